@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch._dynamo.utils import counters
 from torch._inductor.decomposition import select_decomp_table
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tests.compiled import Block, Net, compiled, counted, left, same
 from tilegen.backend import sizes
@@ -58,6 +59,25 @@ def test_a_causal_mask_of_a_sequence_that_moves_is_a_flag() -> None:
     """As models write it, of places alone."""
     called(Block(), [(2, 7, 32), (2, 9, 32), (2, 2, 32)], 1)
     assert counted()["regions"] == 1, left()
+
+
+class Apart(nn.Module):
+    """Attention that torch takes apart into two products and a softmax."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = Block(causal=False).bfloat16()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with sdpa_kernel([SDPBackend.MATH]):
+            return self.block(x.bfloat16())
+
+
+@pytest.mark.parametrize("moves", [0, 1])
+def test_attention_taken_apart_is_one_op_whatever_size_moves(moves: int) -> None:
+    shapes = [(3, 7, 32), (5, 7, 32)] if moves == 0 else [(2, 7, 32), (2, 9, 32)]
+    called(Apart(), shapes, moves, 1e-2)
+    assert counted()["regions"] == 1 and "bmm" not in left(), left()
 
 
 Places = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

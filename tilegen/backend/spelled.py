@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
+from tilegen.backend import sizes
 from tilegen.backend.masks import hides_later
 from tilegen.nn.patterns import COPIES, narrows
 
@@ -98,8 +99,8 @@ def _of(end: Any, known: Callable[[Node], bool | None]) -> Spelled | None:
 def _fit(q: Node, k: Node, v: Node, end: Node) -> bool:
     """Whether operands and rows lie side by side; views may have put batches and heads together otherwise."""
     (*lead, rows, _), (*_, width), *keys = (n.meta["val"].shape for n in (q, v, k, v))
-    same = all(list(shape[:2]) == lead for shape in keys)
-    return same and list(end.meta["val"].shape) == [*lead, rows, width]
+    same = all(sizes.alike(shape[:2], lead) for shape in keys)
+    return same and sizes.alike(end.meta["val"].shape, [*lead, rows, width])
 
 
 def _hides_later(mask: Node) -> bool | None:
@@ -210,5 +211,5 @@ def _is_same(node: Any) -> bool:
         return True
     if node.target not in RESHAPES:
         return False
-    before, after = node.args[0].meta["val"].shape, node.meta["val"].shape
-    return before.numel() == after.numel() and before[-2:] == after[-2:]
+    before, after = node.args[0].meta["val"], node.meta["val"]  # a shape's own numel() fixes what moves
+    return sizes.alike([before.numel(), *before.shape[-2:]], [after.numel(), *after.shape[-2:]])

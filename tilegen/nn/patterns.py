@@ -122,7 +122,7 @@ def _is_norm(m: dict[str, Any]) -> bool:
 def _halves(m: dict[str, Any]) -> bool:
     size = m["x"].meta["val"].shape[-1]
     last = m["last"] in (-1, len(m["x"].meta["val"].shape) - 1)
-    return last and m["half"] * 2 == size and m["end"] >= size
+    return isinstance(size, int) and last and m["half"] * 2 == size and m["end"] >= size
 
 
 def _is_gelu(m: dict[str, Any]) -> bool:
