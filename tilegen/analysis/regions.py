@@ -178,8 +178,9 @@ def full(value: Any, n: int) -> Array:
     return found if found.shape == (n,) else np.full(n, found)
 
 
+@lru_cache(maxsize=1 << 16, typed=True)
 def pretty(e: Any) -> str:
-    """As a person writes it: ⌊a/b⌋, 128·i, min(…)."""
+    """As a person writes it: ⌊a/b⌋, 128·i, min(…). Plans of many sizes, and of layers alike, ask the same."""
     return str(_Pretty().doprint(sp.sympify(e)))
 
 

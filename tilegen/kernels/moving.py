@@ -350,7 +350,8 @@ def compile_moving(
     def in_launches(part: Part) -> Callable[[], Regime]:
         proved = planned_moving_launches(part, place, part.options, early, progress)
         progress("compiler")
-        libraries = [load(launch.plan.open) for launch in proved.each]
+        with ThreadPoolExecutor() as launches:
+            libraries = list(launches.map(load, (launch.plan.open for launch in proved.each)))
         whole = proved.whole
         return lambda: Regime(whole.plan, whole.certificate, moving_kernel(proved, libraries, early))
 

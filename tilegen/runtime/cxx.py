@@ -42,8 +42,7 @@ def compiler() -> str:
         if path is not None:
             return path
     raise CompilerMissing(
-        "a C++17 compiler is needed; install g++ or clang++ (Debian: apt-get install g++), or set"
-        " TILEGEN_CXX"
+        "a C++17 compiler is needed; install g++ or clang++ (Debian: apt-get install g++), or set TILEGEN_CXX"
     )
 
 

@@ -68,10 +68,7 @@ def launch_options(program: Program, place: Place, options: Options) -> Options:
 
 def request_key(program: Program, place: Place, options: Options) -> str:
     """Names a request: the spec's content, sizes, options, place and tilegen's version."""
-    parts = (
-        json.dumps(asdict(x), sort_keys=True, default=str)
-        for x in (program, place.machine, options)
-    )
+    parts = (json.dumps(asdict(x), sort_keys=True, default=str) for x in (program, place.machine, options))
     ranges = (f"{d.name} {d.most}" for d in sorted(dims_of(program), key=lambda d: d.name))
     return cache.key_of(*parts, place.forms.name, place.target.name, *ranges)
 

@@ -26,14 +26,16 @@ and the sums that they share at both ends of every run of sizes with the same ti
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic
 
 from tilegen.errors import ProofError
 from tilegen.graph.graph import Graph
 from tilegen.proof.checker import Certificate, CheckResult, check_sums, check_values
+from tilegen.runtime.alike import nameless
 from tilegen.runtime.verify import certify_range, verify
 from tilegen.schedule.launches import Launches, P
+from tilegen.schedule.moving import MovingPlan
 from tilegen.schedule.plan import Plan
 
 
@@ -61,19 +63,25 @@ def prove_launches(
     Raises:
         ProofError: a check fails.
     """
-    whole, each = launches.whole, []
+    whole, known, each = launches.whole, dict[str, Certificate](), []
     for made in launches.each:
-        progress(f"{made.program}: proof")
-        each.append(Proved(made, verify(made)))
-    proofs = [proved.certificate for proved in each]
+        if (like := nameless(made)) not in known:
+            progress(f"{made.program}: proof")
+            known[like] = verify(made)
+        each.append(Proved(made, replace(known[like], program=_at_once(made).program)))
+    proofs, plans = [proved.certificate for proved in each], list(map(_at_once, launches.each))
     if isinstance(whole, Plan):
-        certificate = certify_launches(whole, proofs, launches.each, programmatic)
+        certificate = certify_launches(whole, proofs, plans, programmatic)
     else:
         certificate = certify_range(
-            whole,
-            lambda n: certify_launches(whole.at(n), proofs, [p.at(n) for p in launches.each], programmatic),
+            whole, lambda n: certify_launches(whole.at(n), proofs, plans, programmatic)
         )
     return ProvedLaunches(Proved(whole, certificate), tuple(each))
+
+
+def _at_once(plan: Plan | MovingPlan) -> Plan:
+    """The plan, or one of its sizes: which ops it has is the same at all."""
+    return plan if isinstance(plan, Plan) else plan.most
 
 
 def certify_launches(
