@@ -56,7 +56,8 @@ def parser() -> argparse.ArgumentParser:
         "explain",
         explain,
         "every dependence and policy as a formula, with the reason for the choice; -s M=? leaves M open,"
-        " -s M=1..512 lets it move",
+        " -s M=1..512 lets it move; of a function that gives a model and a call's arguments: which regions of"
+        ' it torch.compile(backend="tilegen") takes',
     )
     target(v, of_plan)
     v = verb("plan", plan, "the plan: tiles, semaphores, order")
@@ -297,13 +298,38 @@ def _print(data: Any) -> None:
 
 def explain(o: argparse.Namespace) -> int:
     from tilegen import api
+    from tilegen.frontend.loader import load_model
 
-    text = api.explain(_program(o), o.machine or "cpu", _options(o), target=o.target)
+    model = load_model(o.spec)
+    if model is not None:
+        text = _explained(model, o)
+    else:
+        text = api.explain(_program(o), o.machine or "cpu", _options(o), target=o.target)
     if o.json:
         _print({"text": text.splitlines()})
     else:
         print(text)
     return 0
+
+
+def _explained(model: Callable[[], Any], o: argparse.Namespace) -> str:
+    """A model under torch.compile, whose sizes and options are its own."""
+    from tilegen.backend.explain import explain_model
+    from tilegen.errors import SpecError
+    from tilegen.frontend.loader import failed
+    from tilegen.options import Options
+
+    machine = o.machine or ""
+    if o.size or _options(o) != Options() or o.target != "auto" or machine.startswith("cpu"):
+        raise SpecError(
+            f"{o.spec} is a model: --machine alone stands beside it, the GPU by which regions are judged"
+        )
+    try:
+        return explain_model(model, machine)
+    except TilegenError:
+        raise
+    except Exception as error:
+        raise failed(o.spec.partition(":")[0], error) from error
 
 
 def plan(o: argparse.Namespace) -> int:

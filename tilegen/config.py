@@ -28,6 +28,8 @@ KNOBS = {
 # of torch.compile(backend="tilegen"): how much faster than Inductor's kernels a region is by the model, at
 # least; 0 takes every region that is supported, such as in tests
 min_gain = 1.02
+# and the machine whose cost model tells it, such as "h200"; by default that of the GPU where the model is
+judge = ""
 
 
 def knob(name: str, default: str = "") -> str:

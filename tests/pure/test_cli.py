@@ -51,6 +51,49 @@ def test_explain_with_open_sizes(capsys):
     assert "for open M" in out and "⌈M/" in out
 
 
+MODEL = """
+import torch
+from torch import nn
+def model():
+    layers = nn.Linear(512, 512), nn.Unflatten(1, (2, 256)), nn.Linear(256, 8)
+    return nn.Sequential(*layers).eval(), (torch.randn(64, 512),)
+def cumulated():
+    return (lambda x: x.cumsum(0)), (torch.randn(4, 8),)
+def three():
+    return 3
+def failing():
+    raise ValueError("no weights here")
+"""
+
+
+@pytest.fixture
+def model(tmp_path):
+    file = tmp_path / "net.py"
+    file.write_text(MODEL)
+    return file
+
+
+def test_explain_tells_what_torch_compile_takes_of_a_model(capsys, model):
+    """On a CPU all that it can; by a GPU's model what pays there; why something is left."""
+    out, _ = called(capsys, "explain", model)
+    assert out.startswith("1 graph, 1 region of 2 operators\n") and "on a CPU every region is taken" in out
+    out, _ = called(capsys, "explain", model, "--machine", "h200")
+    assert "µs as a region" in out and "µs left to Inductor" in out
+    out, _ = called(capsys, "explain", f"{model}:cumulated", "--json")
+    assert any("aten.cumsum.default has no word" in line for line in json.loads(out)["text"])
+
+
+def test_explain_of_what_is_no_model_says_so(capsys, model):
+    for given, said in (
+        ([f"{model}:three"], "three() gives a model and a tuple of a call's arguments, given int"),
+        ([f"{model}:failing"], "net.py:12: ValueError: no weights here"),
+        ([model, "-s", "M=3"], "--machine alone stands beside it"),
+        ([model, "--machine", "h300"], "did you mean h200"),
+        ([f"{model}:absent"], "has no @tg.spec function"),
+    ):
+        assert said in called(capsys, "explain", *given, status=2).err
+
+
 def test_plan(capsys):
     out, err = called(capsys, "plan", *SMALL, "--tile", "up=8x8x16", "--policy", "up->down=row")
     assert "gpt3_mlp on cpu" in out and "h: policy " in out and "row" in out and err == ""

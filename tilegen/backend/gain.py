@@ -5,7 +5,8 @@
     kernel = max(FLOPs / rate, bytes / memory's), and no less than ours alone on tensor cores
 
 An op whose own launch is far behind Inductor's kernel is a loser: a region without it is looked at instead.
-On a CPU nothing is compared: the backend is right there, not fast.
+On a CPU nothing is compared, unless a machine is named (tilegen.config.judge): the backend is right there,
+not fast.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from tilegen.arch.machine import Machine
+from tilegen import config
+from tilegen.arch.machine import Machine, machine
 from tilegen.errors import PlanError, TargetError
 from tilegen.frontend.program import Program, element_bytes
 from tilegen.graph.attention_time import by_tensor_cores
@@ -67,11 +69,11 @@ def gain(program: Program, device: torch.device, least: float, turned: Sequence[
         PlanError: there is no plan of it.
         TargetError: the device is neither a CPU nor a GPU that tilegen has kernels for.
     """
-    if device.type == "cpu":
-        return Gain(0.0, 0.0)
-    if device.type != "cuda":
+    if device.type not in ("cuda", "cpu"):
         raise TargetError(f"regions run on cuda and cpu, the model is on {device.type}")
-    where = place(gpu_machine())
+    if device.type == "cpu" and not config.judge:
+        return Gain(0.0, 0.0)
+    where = place(machine(config.judge) if config.judge else gpu_machine())
     beside = sum(2e6 * n / (SHARE * where.machine.memory) + LAUNCH_US for n in turned)
     try:
         launches = launches_of(program, where, Options()).each
@@ -105,15 +107,15 @@ def _one_launch(program: Program, where: Place) -> float:
     return one_launch_us(made, len(made.bounds))
 
 
-def _inductor_us(b: OpInstance, machine: Machine, ours: float = 0.0) -> float:
+def _inductor_us(b: OpInstance, on: Machine, ours: float = 0.0) -> float:
     """Of an op that Inductor runs: a library's kernel, and one over its result for what that cannot do. ours:
     its own launch here, which on tensor cores no library was much ahead of where both were timed."""
-    rate = machine.flops32 if b.dtype(0) == "float32" else machine.flops16
-    seconds = max(b.kind.flops(b) * math.prod(b.grid) / rate, b.operand_bytes / machine.memory)
+    rate = on.flops32 if b.dtype(0) == "float32" else on.flops16
+    seconds = max(b.kind.flops(b) * math.prod(b.grid) / rate, b.operand_bytes / on.memory)
     us = seconds * 1e6 / SHARE
-    if on_wgmma(b, machine) or by_tensor_cores(b, machine):
+    if on_wgmma(b, on) or by_tensor_cores(b, on):
         us = max(us, ours)
     epilogue = b.op.epilogue
-    if on_wgmma(b, machine) and epilogue is not None and epilogue.expression not in BIAS:
-        us += 2e6 * math.prod(b.out) * element_bytes(b.result.dtype) / machine.cache + LAUNCH_US
+    if on_wgmma(b, on) and epilogue is not None and epilogue.expression not in BIAS:
+        us += 2e6 * math.prod(b.out) * element_bytes(b.result.dtype) / on.cache + LAUNCH_US
     return us + LAUNCH_US

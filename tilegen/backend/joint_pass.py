@@ -37,7 +37,8 @@ from tilegen.frontend.program import Program
 from tilegen.nn import patterns
 from tilegen.nn.importer import NodeError
 
-log = logging.getLogger("tilegen")
+LOGGER = "tilegen.backend"
+log = logging.getLogger(LOGGER)
 Pass = Callable[[Graph], None]
 STATIC = "of weights or constants alone"  # what a region computes once, if it reads it
 
@@ -70,7 +71,7 @@ class JointPass(CustomGraphPass):
 
     def uuid(self) -> Any:
         """What Inductor's cache knows this pass by; None, which keeps nothing, beside a pass without one."""
-        own = ("tilegen", __version__, config.min_gain)
+        own = ("tilegen", __version__, config.min_gain, config.judge)
         if self.before is None:
             return own
         theirs = self.before.uuid() if isinstance(self.before, CustomGraphPass) else None

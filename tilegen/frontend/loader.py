@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib.util
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
 from tilegen.errors import SpecError, TilegenError
@@ -15,10 +16,12 @@ from tilegen.frontend.program import Program
 from tilegen.frontend.spec import Spec, symbol
 
 
-def load_spec(where: str) -> Spec:
-    """The @tg.spec function of FILE.py[:name]; the name may be left out when there is one, or one named like
-    the file."""
-    path, _, name = where.partition(":")
+def load_module(path: str) -> ModuleType:
+    """A file of the user's, run.
+
+    Raises:
+        SpecError: there is no such file, or it raises something.
+    """
     file = Path(path)
     if not file.is_file():
         raise SpecError(f"no such spec file: {path}")
@@ -36,6 +39,22 @@ def load_spec(where: str) -> Spec:
         raise
     except Exception as error:
         raise failed(path, error) from error
+    return module
+
+
+def load_model(where: str) -> Callable[[], Any] | None:
+    """The function FILE.py[:name], by default `model`, that gives a model and the arguments of a call; None
+    where that is none."""
+    path, _, name = where.partition(":")
+    found = vars(load_module(path)).get(name or "model")
+    return found if isinstance(found, FunctionType) else None
+
+
+def load_spec(where: str) -> Spec:
+    """The @tg.spec function of FILE.py[:name]; the name may be left out when there is one, or one named like
+    the file."""
+    path, _, name = where.partition(":")
+    module, file = load_module(path), Path(path)
     specs = {n: v for n, v in vars(module).items() if isinstance(v, Spec)}
     if not specs:
         raise SpecError(f"{path} has no @tg.spec function")
