@@ -266,15 +266,26 @@ def _shared(k: View) -> View:
 
 
 @entry(patterns.rotary)
-def _rotary(t: Trace, x: View, cos: View, sin: View) -> View:
-    (value, heads), tables = _heads(t, x), [_table(t, c) for c in (cos, sin)]
-    return View.of_heads(rotary(value, *tables, heads=heads, name=t.name("rotary")), heads)
+def _rotary(t: Trace, x: View, cos: Any, sin: Any, interleaved: bool) -> View:
+    """Of heads (B, h, S, D), or (B, S, h, D) where the tables say so."""
+    at = _heads_of_tables(x, cos)
+    (value, heads), tables = _heads(t, x.transposed(1, at)), [_table(t, c, at) for c in (cos, sin)]
+    made = rotary(value, *tables, heads=heads, interleaved=interleaved, name=t.name("rotary"))
+    return View.of_heads(made, heads).transposed(1, at)
 
 
-def _table(t: Trace, c: Any) -> Value:
-    """cos or sin, of which the model has made (B or 1, 1, S, D)."""
-    if isinstance(c, torch.Tensor) and c.dim() == 4 and c.shape[1] == 1:
-        return t.weight(c[:, 0], "table")
-    if not isinstance(c, View) or len(c.dims) != 4 or c.dims[1]:
-        raise SpecError("rotary by what are no tables (B, 1, S, D)")
+def _heads_of_tables(x: View, c: Any) -> int:
+    """Which dimension is that of heads, along which tables are alike."""
+    shape = tuple(c.shape)
+    if len(shape) == len(x.shape) == 4 and shape[2] == 1 and shape[1] == x.shape[1] != 1:
+        return 2
+    return 1
+
+
+def _table(t: Trace, c: Any, at: int) -> Value:
+    """cos or sin, of which the model has made (B or 1, 1, S, D), or that with heads at another dimension."""
+    if len(c.shape) != 4 or c.shape[at] != 1 or not isinstance(c, (torch.Tensor, View)):
+        raise SpecError(f"rotary by what are no tables (B, 1, S, D), but {tuple(c.shape)}")
+    if isinstance(c, torch.Tensor):
+        return t.weight(c.squeeze(at), "table")
     return rows_of(c)
