@@ -218,3 +218,75 @@ def test_a_norm_of_groups_over_one_dimension(groups: int, dtype: torch.dtype) ->
     model = nn.Sequential(nn.Conv1d(1, 16, 10, stride=5, bias=False), nn.GroupNorm(groups, 16), nn.GELU())
     with torch.no_grad():
         in_one_region(model.to(dtype), torch.randn(2, 1, 99, dtype=dtype))
+
+
+ROWS = torch.randn(4, 7, 16, generator=torch.Generator().manual_seed(5))
+PRODUCTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "rows by turned rows": lambda x: torch.bmm(F.relu(x), F.silu(x).transpose(1, 2)),
+    "turned rows by rows": lambda x: torch.bmm(F.relu(x).transpose(1, 2), F.silu(x)),
+    "by a weight of each batch": lambda x: torch.bmm(F.relu(x), ROWS.mT.to(x.dtype)),
+    "of no batches": lambda x: F.relu(x[0]) @ F.silu(x[1]).t(),
+    "of heads, which are copied": lambda x: (
+        F.relu(x).view(4, 7, 2, 8).transpose(1, 2) @ F.silu(x).view(4, 7, 2, 8).permute(0, 2, 3, 1)
+    ),
+    "of one copied and one as it lies": lambda x: torch.bmm(F.relu(x)[:, :, :8], F.silu(x)[:, :7, 8:].mT),
+    "added to what is scaled": lambda x: torch.baddbmm(
+        F.relu(x)[..., :7], F.relu(x), F.silu(x).mT, beta=0.5, alpha=2.0
+    ),
+}
+
+
+@HALF_TOO
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_of_two_activations(name: str, dtype: torch.dtype) -> None:
+    in_one_region(PRODUCTS[name], ROWS.to(dtype))
+
+
+PADDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "of no places": lambda x: F.relu(F.pad(F.relu(x), (0, 0, 0, 0))),
+    "rows and columns": lambda x: F.pad(F.relu(x), (1, 2, 3, 0)),
+    "fewer places than none": lambda x: F.pad(F.relu(x), (1, -2, -3, 1), value=2.0),
+    "images": lambda x: F.conv2d(F.pad(F.relu(x[None]), (1, 1, 0, 1)), torch.ones(4, 4, 3, 3) / 36),
+}
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_pads(name: str) -> None:
+    in_one_region(PADDED[name], ROWS)
+
+
+BY_ELEMENTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "hardsigmoid": lambda x: F.hardsigmoid(4 * F.relu(x) - 3) * x,
+    "roots": lambda x: (x.abs() + 1).pow(-0.5) + x.abs().pow(0.5) + x.pow(4) + (x.abs() + 1).pow(-1),
+    "a product added": lambda x: torch.addcmul(F.relu(x), x, torch.sigmoid(x), value=0.5),
+    "a product with weights added": lambda x: torch.addcmul(
+        ROWS[0, 0].to(x.dtype), F.relu(x), ROWS[1, 1].to(x.dtype)
+    ),
+}
+
+
+@HALF_TOO
+@pytest.mark.parametrize("name", BY_ELEMENTS)
+def test_elements(name: str, dtype: torch.dtype) -> None:
+    in_one_region(lambda x: BY_ELEMENTS[name](x).to(dtype), ROWS.to(dtype))
+
+
+@pytest.mark.parametrize("width", [16, 7], ids=["columns", "rows"])
+def test_a_norm_of_batches_of_rows(width: int) -> None:
+    norm = nn.BatchNorm1d(width).eval().requires_grad_(False)
+    nn.init.uniform_(norm.running_mean), nn.init.uniform_(norm.running_var, 0.5, 2)
+    x = ROWS.flatten(0, 1) if width == 16 else ROWS
+    in_one_region(lambda x: F.relu(norm(F.relu(x))), x)
+
+
+def test_linears_of_the_pixels_of_an_image() -> None:
+    """Keys and values of pixels that a convolution has made, as in SegFormer: no rows to merge them over."""
+    conv, norm = nn.Conv2d(3, 16, 2, stride=2), nn.LayerNorm(16)
+    k, v = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        pixels = norm(conv(x).permute(0, 2, 3, 1))
+        return F.silu(k(pixels)) * v(pixels)
+
+    with torch.no_grad():
+        in_one_region(model, torch.randn(2, 3, 8, 8))

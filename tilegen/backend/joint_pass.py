@@ -29,7 +29,7 @@ from tilegen import __version__, config
 from tilegen.backend import masks, spelled, words
 from tilegen.backend.gain import Gain, gain
 from tilegen.backend.region import Region
-from tilegen.backend.rewrite import Candidate, decomposed, replaced, unstrided
+from tilegen.backend.rewrite import Candidate, decomposed, replaced, unpadded, unstrided
 from tilegen.backend.subgraph import text_of
 from tilegen.errors import TilegenError
 from tilegen.nn import patterns
@@ -56,6 +56,7 @@ class JointPass(CustomGraphPass):
         if self.before is not None:
             self.before(graph)
         unstrided(graph)
+        unpadded(graph)
         spelled.as_calls(graph)
         masks.as_flags(graph)
         became: dict[Node, Node] = {}

@@ -30,6 +30,7 @@ KEPT = (
     aten.gelu.default,
     aten.silu.default,
     aten.hardswish.default,
+    aten.hardsigmoid.default,
     aten.hardtanh.default,
     aten.leaky_relu.default,
     aten.addmm.default,

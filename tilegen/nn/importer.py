@@ -30,6 +30,7 @@ from tilegen.nn.aten_choices import COMPARISONS, chooses
 from tilegen.nn.aten_images import factors
 from tilegen.nn.example import PREFIX, Example
 from tilegen.nn.strided import Strided
+from tilegen.nn.table import is_image
 from tilegen.nn.views import View
 from tilegen.ops.gemm import linear
 from tilegen.ops.pointwise import pointwise
@@ -370,7 +371,8 @@ class _Spec:
         # scales, which int8 has, are of each linear by itself
         known = all(isinstance(w, torch.Tensor) and w.dtype in DTYPES for w in weights)
         plain = known and len(other.args) == len(node.args)
-        return plain and self.values[node.args[0]].rows() is not None and not _leaves_as_it_is(other)
+        rows = self.values[node.args[0]].rows()
+        return plain and rows is not None and not is_image(rows) and not _leaves_as_it_is(other)
 
     def _common(self, nodes: list[Any]) -> str:
         """self_attn.q_proj, self_attn.k_proj → self_attn_q_proj_k_proj"""
