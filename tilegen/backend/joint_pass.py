@@ -87,15 +87,13 @@ def _regions(graph: Graph, inputs: Sequence[Input]) -> list[Candidate]:
         inside = patterns.within(node)
         if not any(words.reason(n, composed=True) for n in inside):
             reasons.update(dict.fromkeys(inside, ""))
-    for node in graph.nodes:
-        if words.narrows(node) and (why := reasons[node.all_input_nodes[0]]):
-            reasons[node] = f"a cast of what is left: {why}"
     if tangible:  # a region would be saved, where the model asked that its nodes are computed again
         reasons.update({n: "of a checkpoint" for n in graph.nodes if "recompute" in n.meta})
     reasons.update(dict.fromkeys(tangible, "of a gradient"))
     reasons.update(dict.fromkeys(static, STATIC))
     found: dict[tuple[Node, ...], Candidate | str] = {}
     while True:
+        _leave_casts(graph, reasons)
         allowed = {n for n, reason in reasons.items() if not reason}
         parts = [_trimmed(part) for part in _partition(graph, allowed)]
         for part in parts:
@@ -106,6 +104,14 @@ def _regions(graph: Graph, inputs: Sequence[Input]) -> list[Candidate]:
     taken = [c for part in parts if part and isinstance(c := found[part], Candidate)]
     _count(taken, reasons, [c for part in parts if part and isinstance(c := found[part], str)])
     return taken
+
+
+def _leave_casts(graph: Graph, reasons: dict[Node, str]) -> None:
+    """A cast to fewer bytes is left where what it is made of is, or a view of that: a region would take it
+    as it was before."""
+    for node in graph.nodes:
+        if not reasons[node] and words.narrows(node) and (why := reasons[words.seen(node)]):
+            reasons[node] = f"a cast of what is left: {why}"
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,14 @@ def is_view(node: Node) -> bool:
     return made.target in VIEWS and isinstance(made.target, torch._ops.OpOverload) and made.target.is_view
 
 
+def seen(node: Node) -> Node:
+    """What a cast or a view is made of, by views alone."""
+    node = node.all_input_nodes[0]
+    while is_view(node):
+        node = node.all_input_nodes[0]
+    return node
+
+
 def leaves(node: Node) -> bool:
     """Whether the graph returns a node or a view of it."""
     return any(u.op == "output" or (u.target in VIEWS and leaves(u)) for u in node.users)
