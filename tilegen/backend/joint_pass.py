@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import operator
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,7 @@ from tilegen.backend.gain import Gain, gain
 from tilegen.backend.region import Region
 from tilegen.backend.rewrite import Candidate, decomposed, replaced, unpadded, unstrided
 from tilegen.backend.subgraph import text_of
-from tilegen.errors import TilegenError
+from tilegen.errors import FormError, TilegenError
 from tilegen.nn import patterns
 from tilegen.nn.importer import NodeError
 
@@ -225,6 +225,9 @@ def _candidate(part: tuple[Node, ...], static: set[Node], reasons: dict[Node, st
         at = names[error.node.meta["at"]] if "at" in error.node.meta else part[-1]
         reasons[at if at in inside else part[-1]] = str(error)
         return str(error)
+    except FormError as error:
+        reasons.update(dict.fromkeys(_asked(region, error.ops, names), str(error)))
+        return str(error)
     except (TilegenError, DataDependentOutputException) as error:
         return f"{type(error).__name__}: {error}"
     _tell(region, paid)
@@ -233,9 +236,18 @@ def _candidate(part: tuple[Node, ...], static: set[Node], reasons: dict[Node, st
 
 def _losers(region: Region, paid: Gain, names: Mapping[str, Node]) -> dict[Node, str]:
     """Nodes that a region is better off without, and why; an op that the spec alone has asked for stays."""
-    asked = region.spec.written_for
-    nodes = {op: names[asked[op].meta["at"]] for op in paid.losers if op in asked}
-    return {node: f"{node.target}: {paid.losers[op]}" for op, node in nodes.items()}
+    asked = _asked(region, paid.losers, names)
+    return {node: f"{node.target}: {paid.losers[op]}" for node, op in asked.items()}
+
+
+def _asked(region: Region, ops: Iterable[str], names: Mapping[str, Node]) -> dict[Node, str]:
+    """Nodes that have asked for these ops of a region, with all that a pattern's last one stands for."""
+    found: dict[Node, str] = {}
+    for op in ops:
+        if (asked := region.spec.written_for.get(op)) is not None:
+            node = names[asked.meta["at"]]
+            found |= dict.fromkeys(patterns.within(node) or {node}, op)
+    return found
 
 
 def _turned(region: Region, given: Mapping[Node, bool], results: Sequence[Node]) -> list[int]:
