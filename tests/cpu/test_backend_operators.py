@@ -302,3 +302,47 @@ def test_linears_of_the_pixels_of_an_image() -> None:
 
     with torch.no_grad():
         in_one_region(model, torch.randn(2, 3, 8, 8))
+
+
+@HALF_TOO
+@pytest.mark.parametrize("over", [-1, 1, (0, 2)], ids=str)
+def test_lengths_of_vectors(over: Any, dtype: torch.dtype) -> None:
+    """As F.normalize has them, and the response of ConvNeXt V2."""
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        x = F.silu(x)
+        return x / torch.linalg.vector_norm(x, dim=over, keepdim=True).clamp_min(1e-12)
+
+    in_one_region(model, ROWS.to(dtype))
+
+
+@pytest.mark.parametrize("order", [1, 3, torch.inf])
+def test_norms_of_other_orders_are_left(order: float) -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return F.silu(torch.linalg.vector_norm(F.silu(x), order, dim=-1, keepdim=True))
+
+    same(compiled(model)(ROWS), model(ROWS))
+
+
+class Centred(nn.Module):
+    """As Cohere has its norm: without a bias, in float32."""
+
+    def __init__(self, by: int = 2) -> None:
+        super().__init__()
+        self.by, self.w = by, nn.Parameter(torch.linspace(0.5, 2, 16), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        dtype, x = x.dtype, F.silu(x).float()
+        mean = x.mean(-1, keepdim=True)
+        spread = (x - mean).pow(self.by).mean(-1, keepdim=True)
+        return F.silu((self.w.float() * ((x - mean) * torch.rsqrt(spread + 1e-5))).to(dtype))
+
+
+@HALF_TOO
+def test_a_layer_norm_is_known_where_it_is_spelled_out(dtype: torch.dtype) -> None:
+    in_one_region(Centred().to(dtype), ROWS.to(dtype))
+
+
+def test_another_power_is_no_layer_norm() -> None:
+    x = ROWS.abs()
+    same(compiled(Centred(4))(x), Centred(4)(x))

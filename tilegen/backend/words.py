@@ -38,6 +38,7 @@ KEPT = (
     aten.max_pool2d_with_indices.default,
     aten._native_batch_norm_legit_no_training.default,
     aten.upsample_nearest2d.vec,
+    aten.linalg_vector_norm.default,
     aten._scaled_dot_product_attention_math.default,
 )
 # of these, specs know the first result alone

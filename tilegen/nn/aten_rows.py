@@ -22,6 +22,7 @@ from tilegen.ops.conv2d import conv2d
 from tilegen.ops.embedding import embedding
 from tilegen.ops.gemm import linear, matmul
 from tilegen.ops.norm import layer_norm, rms_norm
+from tilegen.ops.pointwise import pointwise
 from tilegen.ops.pool import flatten
 from tilegen.ops.rope import rotary
 from tilegen.ops.softmax import log_softmax, softmax
@@ -158,6 +159,13 @@ def _spelled_rms_norm(t: Trace, x: View, w: torch.Tensor, eps: float) -> View:
     return _rms_norm(t, x, w.shape, w.to(getattr(torch, x.value.dtype)), eps)
 
 
+@entry(patterns.layer_norm)
+def _spelled_layer_norm(t: Trace, x: View, w: torch.Tensor, eps: float) -> View:
+    if not isinstance(w, torch.Tensor) or w.dim() != 1:
+        raise SpecError("a layer_norm times what is no weight of its columns")
+    return _layer_norm(t, x, w.shape, w.to(getattr(torch, x.value.dtype)), None, eps)
+
+
 def _of_last(x: View, shape: Sequence[int]) -> View:
     if len(shape) != 1:
         raise SpecError(f"a norm over {len(shape)} dimensions; expected the last one")
@@ -254,6 +262,18 @@ TABLE |= {
     aten.logsumexp.default: numbers(reduce.logsumexp),
     aten.argmax.default: numbers(argmax),
 }
+
+
+@entry(aten.linalg_vector_norm.default)
+def _vector_norm(
+    t: Trace, x: View, order: float = 2, over: Any = None, keep: bool = False, *, dtype: Any = None
+) -> View:
+    """√Σ x² of each row, or of all places of some dimensions."""
+    if order != 2 or dtype is not None:
+        raise SpecError(f"a norm of order {order} in {dtype}; expected 2, in the type of what it is of")
+    squares = View(pointwise("e0 * e0", x.value), x.dims)
+    sums = numbers(reduce.sum)(t, squares, over, keep)
+    return View(pointwise("sqrt(e0)", sums.value), sums.dims)
 
 
 @entry(aten.topk.default)

@@ -97,7 +97,7 @@ def _taken(user: Node, view: View, last: int) -> set[Cut] | None:
 def _ends(user: Node, args: Any, size: int) -> Sequence[int]:
     """Where its pieces end, and begin."""
     if user.target is aten.slice.Tensor:
-        lo, hi, step = (*args[2:], *(0, size, 1)[len(args) - 2 :])
+        lo, hi, step = [*list(args[2:]), *[0, size, 1][len(args) - 2 :]]
         if step != 1:
             raise SpecError("a slice with a step")
         return [max(n + size, 0) if n < 0 else min(n, size) for n in (lo or 0, size if hi is None else hi)]

@@ -1,6 +1,7 @@
 """Ops that models spell out, found in a traced graph: before → after, each one call of a function below.
 
     w · (x · rsqrt(mean(x², -1) + eps))                          → rms_norm(x, w, eps)
+    w · (x - m) · rsqrt(mean((x - m)², -1) + eps), m = mean(x)   → layer_norm(x, w, eps)
     x · cos + cat(-x[…, D/2:], x[…, :D/2]) · sin                 → rotary(x, cos, sin)
     x · cos + flatten(stack(-x[…, 1::2], x[…, ::2])) · sin       → rotary(x, cos, sin, interleaved)
     cat(either of them of x[…, :R], x[…, R:])                    → the same, of cos and sin of R columns
@@ -45,6 +46,10 @@ def rms_norm(x: Any, w: Any, eps: float) -> Any:
     raise NotImplementedError
 
 
+def layer_norm(x: Any, w: Any, eps: float) -> Any:
+    raise NotImplementedError
+
+
 def rotary(x: Any, cos: Any, sin: Any, interleaved: bool = False) -> Any:
     raise NotImplementedError
 
@@ -78,6 +83,8 @@ def _add(a: Any, b: Any) -> Pattern:
 
 _X, _W, _EPS, _HALF = Hole("x"), Hole("w"), Hole("eps"), Hole("half")
 _SQUARES = Pattern(aten.mean.dim, (Pattern(aten.pow.Tensor_Scalar, (_X, 2)), Hole("over"), True))
+_APART = Pattern(aten.sub.Tensor, (_X, Pattern(aten.mean.dim, (_X, Hole("over"), True))))
+_VARIANCE = Pattern(aten.mean.dim, (Pattern(aten.pow.Tensor_Scalar, (_APART, 2)), Hole("over"), True))
 _CUBE = Pattern(aten.pow.Tensor_Scalar, (_X, 3.0))
 _TANH = Pattern(aten.tanh.default, (_mul(_add(_X, _mul(_CUBE, Hole("cubic"))), Hole("root")),))
 _BY = Hole("by")
@@ -127,6 +134,10 @@ PATTERNS: tuple[tuple[Pattern, Callable[[dict[str, Any]], tuple[Any, tuple[Any, 
     (
         _mul(_W, _mul(_X, Pattern(aten.rsqrt.default, (_add(_SQUARES, _EPS),)))),
         lambda m: (rms_norm, (m["x"], m["w"], m["eps"])) if _is_norm(m) else None,
+    ),
+    (
+        _mul(_W, _mul(_APART, Pattern(aten.rsqrt.default, (_add(_VARIANCE, _EPS),)))),
+        lambda m: (layer_norm, (m["x"], m["w"], m["eps"])) if _is_norm(m) else None,
     ),
     *(
         (pattern, lambda m: (rotary, (m["x"], m["cos"], m["sin"], "half" not in m)) if _turns(m) else None)
