@@ -79,7 +79,9 @@ OTHERWISE: dict[str, Pieces] = {
     "pieces of rows": lambda x: (x.view(14, HEADS, 3 * D)[3:9],),
     "some of the pieces": lambda x: (x.view(14, HEADS, 3, D)[:, :, 1:], x.view(14, HEADS, 3, D)[:, 1:, 1]),
     "heads, then pieces": lambda x: (x.view(14, HEADS, 3, D)[:, 1][:, 1], x.view(14, HEADS, 3, D)[:, 2]),
-    "before the last": lambda x: (x.view(14, HEADS, 3 * D)[..., : -2 * D], x.view(14, HEADS, 3, D)[..., -1, :]),
+    "before the last": lambda x: (x.view(14, HEADS, 3 * D)[..., : -2 * D], x.view(14, HEADS, 3, D)[:, :, -1]),
+    "unbound along rows": lambda x: x.view(14, HEADS, 3, D).unbind(),
+    "halves of rows": lambda x: x.view(14, HEADS, 3, D).split(7),
 }
 
 

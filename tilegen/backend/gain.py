@@ -89,9 +89,11 @@ def gain(program: Program, device: torch.device, least: float, turned: Sequence[
     if losers or found.ratio >= least:
         return found
     found = replace(found, ours=min(found.ours, _one_launch(program, where) + beside))
-    if found.ratio >= least:
+    behind = [(b.op.name, us, them) for b, us, them in each if _loses(b, us, them, 1, 0)]
+    rest = sum(theirs) - sum(them for _, _, them in behind), sum(ours) - sum(us for _, us, _ in behind)
+    if found.ratio >= least or rest[0] < least * rest[1]:
         return found
-    return replace(found, losers={b.op.name: _told(us, them) for b, us, them in each if _loses(b, us, them, 1, 0)})
+    return replace(found, losers={name: _told(us, them) for name, us, them in behind})
 
 
 def _loses(

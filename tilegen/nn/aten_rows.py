@@ -107,10 +107,10 @@ def _as_it_lies(t: Trace, x: Any) -> tuple[Value, bool] | None:
     for turned in (False, True):
         y = x.transposed(-1 % len(x.dims), -2 % len(x.dims)) if turned else x
         atoms, value = y.atoms, y.value
-        whole = all(a.place for a in atoms) and list(atoms) == sorted(atoms, key=lambda a: a.place)
-        if whole and not is_image(value) and tuple(y.shape[-2:]) == tuple(value.shape[-2:]):
-            if math.prod(a.size for a in atoms) == math.prod(value.shape):
-                return value, turned
+        alike = not is_image(value) and tuple(y.shape[-2:]) == tuple(value.shape[-2:])
+        ordered = all(a.place for a in atoms) and list(atoms) == sorted(atoms, key=lambda a: a.place)
+        if alike and ordered and math.prod(a.size for a in atoms) == math.prod(value.shape):
+            return value, turned
     return None
 
 

@@ -78,8 +78,9 @@ def _seen(user: Node, view: View) -> View | None:
 
 def _taken(user: Node, view: View, last: int) -> set[Cut] | None:
     """Pieces of one dimension, which are columns."""
-    args: Any = (*user.args, *((0,) if user.target in SPLITS and len(user.args) == 2 else ()))
-    at = (args[2] if user.target in SPLITS[:2] else args[1]) % len(view.dims)
+    args: Any = user.args
+    place = 2 if user.target in SPLITS[:2] else 1  # of the dimension among the arguments; the first without
+    at = (args[place] if len(args) > place else 0) % len(view.dims)
     size, atoms = math.prod(a.size for a in view.dims[at]), view.dims[at]
     if not atoms or any(a.place[:1] != (last,) for a in atoms):
         return None
@@ -97,8 +98,8 @@ def _taken(user: Node, view: View, last: int) -> set[Cut] | None:
 def _ends(user: Node, args: Any, size: int) -> Sequence[int]:
     """Where its pieces end, and begin."""
     if user.target is aten.slice.Tensor:
-        lo, hi, step = [*list(args[2:]), *[0, size, 1][len(args) - 2 :]]
-        if step != 1:
+        lo, hi = (args[n] if len(args) > n else None for n in (2, 3))
+        if len(args) > 4 and args[4] != 1:
             raise SpecError("a slice with a step")
         return [max(n + size, 0) if n < 0 else min(n, size) for n in (lo or 0, size if hi is None else hi)]
     if user.target is aten.split_with_sizes.default:
