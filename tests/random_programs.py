@@ -218,9 +218,7 @@ def _float8(p: Pool, x: Value) -> Value:
     scales = {"scale_x": d.input(*lines, 1, dtype="float32")} if d.maybe() else {}
     if d.maybe():
         scales["scale_w"] = d.weight(width, dtype="float32") if d.maybe() else 0.5
-    y = tg.linear(
-        d.input(*lines, k, dtype=kind), d.weight(width, k, dtype=kind), dtype=d.dtype, **scales
-    )
+    y = tg.linear(d.input(*lines, k, dtype=kind), d.weight(width, k, dtype=kind), dtype=d.dtype, **scales)
     return tg.add(y, x)
 
 
@@ -243,8 +241,10 @@ def _rope(p: Pool, x: Value) -> Value:
     heads = divisor(d, width // 2)
     if d.maybe(0.6):
         return tg.rope(x, heads=heads)
-    shape, dtype = (*d.pick([(s,), (1, s), (b, s)]), width // heads), d.pick(["", "float32"])
-    return tg.rotary(x, *(d.input(*shape, dtype=dtype) for _ in range(2)), heads=heads)
+    turned = 2 * d.n(width // heads // 2) if d.maybe(0.4) else width // heads
+    shape, dtype = (*d.pick([(s,), (1, s), (b, s)]), turned), d.pick(["", "float32"])
+    tables = (d.input(*shape, dtype=dtype) for _ in range(2))
+    return tg.rotary(x, *tables, heads=heads, interleaved=d.maybe(0.4))
 
 
 def _heads(d: Draw, width: int) -> tuple[int, int]:

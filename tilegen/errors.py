@@ -29,6 +29,14 @@ class PlanError(TilegenError):
     """No plan can be made as asked (tile, policy, order, scheduling), or a plan file cannot be read."""
 
 
+class FormError(PlanError):
+    """A target has no kernel for some ops; `ops`: their names."""
+
+    def __init__(self, message: str, where: str, ops: tuple[str, ...]):
+        super().__init__(message, where)
+        self.ops = ops
+
+
 class LaunchLimitError(PlanError):
     """One launch of all ops takes more parameters than a kernel may have; `times`: how many times as many, as
     a whole number."""

@@ -28,6 +28,7 @@ from tilegen.backend import subgraph
 from tilegen.backend.backend import tilegen
 from tilegen.backend.fold import Fold, refolding
 from tilegen.backend.joint_pass import JointPass
+from tilegen.errors import FormError
 
 
 @pytest.fixture(autouse=True)
@@ -324,6 +325,42 @@ def test_an_op_that_inductor_is_much_faster_at_is_inductors(monkeypatch: pytest.
     x = torch.randn(3, 8)
     same(compiled(layer)(x), layer(x))
     assert counted()["regions"] == 2 and "_softmax.default: slow here" in left()
+
+
+def test_an_op_that_a_target_has_no_form_for_is_inductors(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilegen.backend import gain, joint_pass
+
+    def judged(program: tg.Program, *_: object) -> gain.Gain:
+        if names := tuple(call.name for call in program.calls if call.kind == "softmax"):
+            raise FormError("no form for it", "", names)
+        return gain.Gain(10.0, 20.0)
+
+    monkeypatch.setattr(joint_pass, "gain", judged)
+    layer = nn.Sequential(nn.Linear(8, 8), nn.Softmax(-1), nn.Linear(8, 8)).requires_grad_(False)
+    x = torch.randn(3, 8)
+    same(compiled(layer)(x), layer(x))
+    assert counted()["regions"] == 2 and "no form for it" in left()
+
+
+def test_all_that_a_pattern_stands_for_is_left_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left of a norm would be ops of their own."""
+    from tilegen.backend import gain, joint_pass
+
+    def judged(program: tg.Program, *_: object) -> gain.Gain:
+        return gain.Gain(10.0, 20.0, {c.name: "slow here" for c in program.calls if c.kind == "rms_norm"})
+
+    monkeypatch.setattr(joint_pass, "gain", judged)
+    linear = nn.Linear(8, 8).requires_grad_(False)
+    w = nn.Parameter(torch.ones(8), requires_grad=False)
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        x = linear(x)
+        return linear(w * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5)))
+
+    x = torch.randn(3, 8)
+    same(compiled(model)(x), model(x))
+    said = {k: n for k, n in counted().items() if k.startswith("left")}
+    assert counted()["regions"] == 2 and sum(said.values()) == 6, said
 
 
 class Spelled(nn.Module):

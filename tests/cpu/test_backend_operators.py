@@ -218,3 +218,131 @@ def test_a_norm_of_groups_over_one_dimension(groups: int, dtype: torch.dtype) ->
     model = nn.Sequential(nn.Conv1d(1, 16, 10, stride=5, bias=False), nn.GroupNorm(groups, 16), nn.GELU())
     with torch.no_grad():
         in_one_region(model.to(dtype), torch.randn(2, 1, 99, dtype=dtype))
+
+
+ROWS = torch.randn(4, 7, 16, generator=torch.Generator().manual_seed(5))
+PRODUCTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "rows by turned rows": lambda x: torch.bmm(F.relu(x), F.silu(x).transpose(1, 2)),
+    "turned rows by rows": lambda x: torch.bmm(F.relu(x).transpose(1, 2), F.silu(x)),
+    "by a weight of each batch": lambda x: torch.bmm(F.relu(x), torch.eye(16, 5).to(x).expand(4, 16, 5)),
+    "of no batches": lambda x: F.relu(x[0]) @ F.silu(x[1]).t(),
+    "of heads, which are copied": lambda x: (
+        F.relu(x).view(4, 7, 2, 8).transpose(1, 2) @ F.silu(x).view(4, 7, 2, 8).permute(0, 2, 3, 1)
+    ),
+    "of one copied and one as it lies": lambda x: torch.bmm(F.relu(x)[:, :, :8], F.silu(x)[:, :7, 8:].mT),
+    "added to what is scaled": lambda x: torch.baddbmm(
+        F.relu(x)[..., :7], F.relu(x), F.silu(x).mT, beta=0.5, alpha=2.0
+    ),
+}
+
+
+@HALF_TOO
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_of_two_activations(name: str, dtype: torch.dtype) -> None:
+    in_one_region(PRODUCTS[name], ROWS.to(dtype))
+
+
+def test_a_cast_of_a_view_of_what_is_given_is_left() -> None:
+    """A region would take it in float32, beside bfloat16."""
+    given = torch.randn(2, 16, 7)
+
+    def model(x: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+        return F.relu(x) + F.silu(x) * given.mT.to(x.dtype)
+
+    x = ROWS[:2].bfloat16()
+    same(compiled(model)(x, given), model(x, given), 1e-2)
+    assert counted()["regions"] == 1 and counted()["ops"] == 4, left()
+
+
+PADDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "of no places": lambda x: F.relu(F.pad(F.relu(x), (0, 0, 0, 0))),
+    "rows and columns": lambda x: F.pad(F.relu(x), (1, 2, 3, 0)),
+    "fewer places than none": lambda x: F.pad(F.relu(x), (1, -2, -3, 1), value=2.0),
+    "images": lambda x: F.conv2d(F.pad(F.relu(x[None]), (1, 1, 0, 1)), torch.ones(4, 4, 3, 3) / 36),
+}
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_pads(name: str) -> None:
+    in_one_region(PADDED[name], ROWS)
+
+
+BY_ELEMENTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "hardsigmoid": lambda x: F.hardsigmoid(4 * F.relu(x) - 3) * x,
+    "roots": lambda x: (x.abs() + 1).pow(-0.5) + x.abs().pow(0.5) + x.pow(4) + (x.abs() + 1).pow(-1),
+    "a product added": lambda x: torch.addcmul(F.relu(x), x, torch.sigmoid(x), value=0.5),
+    "a product with weights added": lambda x: torch.addcmul(
+        torch.arange(16.0).to(x), F.relu(x), torch.eye(16).sum(0).to(x)
+    ),
+}
+
+
+@HALF_TOO
+@pytest.mark.parametrize("name", BY_ELEMENTS)
+def test_elements(name: str, dtype: torch.dtype) -> None:
+    in_one_region(BY_ELEMENTS[name], ROWS.to(dtype))
+
+
+@pytest.mark.parametrize("width", [16, 7], ids=["columns", "rows"])
+def test_a_norm_of_batches_of_rows(width: int) -> None:
+    norm = nn.BatchNorm1d(width).eval().requires_grad_(False)
+    nn.init.uniform_(norm.running_mean), nn.init.uniform_(norm.running_var, 0.5, 2)
+    x = ROWS.flatten(0, 1) if width == 16 else ROWS
+    in_one_region(lambda x: F.relu(norm(F.relu(x))), x)
+
+
+def test_linears_of_the_pixels_of_an_image() -> None:
+    """Keys and values of pixels that a convolution has made, as in SegFormer: no rows to merge them over."""
+    conv, norm = nn.Conv2d(3, 16, 2, stride=2), nn.LayerNorm(16)
+    k, v = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        pixels = norm(conv(x).permute(0, 2, 3, 1))
+        return F.silu(k(pixels)) * v(pixels)
+
+    with torch.no_grad():
+        in_one_region(model, torch.randn(2, 3, 8, 8))
+
+
+@HALF_TOO
+@pytest.mark.parametrize("over", [-1, 1, (0, 2)], ids=str)
+def test_lengths_of_vectors(over: Any, dtype: torch.dtype) -> None:
+    """As F.normalize has them, and the response of ConvNeXt V2."""
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        x = F.silu(x)
+        return x / torch.linalg.vector_norm(x, dim=over, keepdim=True).clamp_min(1e-12)
+
+    in_one_region(model, ROWS.to(dtype))
+
+
+@pytest.mark.parametrize("order", [1, 3, torch.inf])
+def test_norms_of_other_orders_are_left(order: float) -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return F.silu(torch.linalg.vector_norm(F.silu(x), order, dim=-1, keepdim=True))
+
+    same(compiled(model)(ROWS), model(ROWS))
+
+
+class Centred(nn.Module):
+    """As Cohere has its norm: without a bias, in float32."""
+
+    def __init__(self, by: int = 2) -> None:
+        super().__init__()
+        self.by, self.w = by, nn.Parameter(torch.linspace(0.5, 2, 16), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        dtype, x = x.dtype, F.silu(x).float()
+        mean = x.mean(-1, keepdim=True)
+        spread = (x - mean).pow(self.by).mean(-1, keepdim=True)
+        return F.silu((self.w.float() * ((x - mean) * torch.rsqrt(spread + 1e-5))).to(dtype))
+
+
+@HALF_TOO
+def test_a_layer_norm_is_known_where_it_is_spelled_out(dtype: torch.dtype) -> None:
+    in_one_region(Centred().to(dtype), ROWS.to(dtype))
+
+
+def test_another_power_is_no_layer_norm() -> None:
+    x = ROWS.abs()
+    same(compiled(Centred(4))(x), Centred(4)(x))

@@ -15,22 +15,31 @@ from tilegen.runtime.data import random_arguments
 
 
 @tg.spec
-def turned(B=2, S=37, heads=3, D=32, batched=False, views=False, dtype="bfloat16", of_tables="bfloat16"):
+def turned(
+    B=2, S=37, heads=3, D=32, R=0, interleaved=False, batched=False, views=False, dtype="bfloat16",
+    of_tables="bfloat16",
+):  # fmt: skip
     x = tg.input("x", (B, S, heads * D), dtype)
-    shape = (B, S, D) if batched else (1, S, D) if views else (S, D)
+    shape = (*((B, S) if batched else (1, S) if views else (S,)), R or D)
     cos, sin = tg.input("cos", shape, of_tables), tg.input("sin", shape, of_tables)
     n = tg.linear(x, tg.weight("w", (2 * heads * D, heads * D), dtype), name="n")
     q = n.chunk(2)[1] if views else tg.linear(x, tg.weight("v", (heads * D, heads * D), dtype), name="q")
-    return tg.rotary(q, cos, sin, heads=heads, name="y"), n if not views else tg.relu(n, name="r")
+    y = tg.rotary(q, cos, sin, heads=heads, interleaved=interleaved, name="y")
+    return y, n if not views else tg.relu(n, name="r")
 
 
-def in_torch(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, heads: int) -> torch.Tensor:
-    """As apply_rotary_pos_emb of transformers' modeling_llama has it."""
+def in_torch(
+    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, heads: int, interleaved: bool
+) -> torch.Tensor:
+    """As apply_rotary_pos_emb of transformers' modeling_gpt_neox has it; interleaved: of modeling_gptj."""
     q = x.unflatten(-1, (heads, -1)).transpose(1, 2)
+    q, rest = q[..., : cos.shape[-1]], q[..., cos.shape[-1] :]
     half = q.shape[-1] // 2
     other = torch.cat((-q[..., half:], q[..., :half]), dim=-1)
+    if interleaved:
+        other = torch.stack((-q[..., 1::2], q[..., ::2]), dim=-1).flatten(-2)
     cos, sin = (t.expand(x.shape[0], -1, -1).unsqueeze(1) for t in (cos, sin))
-    return (q * cos + other * sin).transpose(1, 2).flatten(2)
+    return torch.cat((q * cos + other * sin, rest), dim=-1).transpose(1, 2).flatten(2)
 
 
 @pytest.mark.parametrize("target", ["cpu", "interpret", "cuda-emulated"])
@@ -42,6 +51,11 @@ def in_torch(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, heads: int) 
         {"views": True, "B": 3, "heads": 2, "D": 64},
         {"of_tables": "float32"},
         {"of_tables": "float32", "B": 1, "S": 17, "heads": 5, "D": 24},
+        {"R": 16, "S": 9},
+        {"R": 20, "D": 80, "S": 7, "views": True},
+        {"R": 6, "S": 5, "of_tables": "float32", "batched": True},
+        {"interleaved": True, "S": 9},
+        {"interleaved": True, "R": 24, "S": 5, "of_tables": "float32", "views": True},
     ],
     ids=str,
 )
@@ -53,7 +67,9 @@ def test_it_turns_as_models_do(target: str, sizes: dict[str, Any], monkeypatch: 
     y = kernel(**arguments)[0].float()
     held = {name: a.float() for name, a in arguments.items()}
     weight = held["w"].chunk(2)[1] if "v" not in held else held["v"]
-    expected = in_torch(held["x"] @ weight.T, held["cos"], held["sin"], dict(program.sizes)["heads"])
+    how = dict(program.sizes)
+    turning = how["heads"], how["interleaved"]
+    expected = in_torch(held["x"] @ weight.T, held["cos"], held["sin"], *turning)
     assert (y - expected).norm() <= 0.01 * expected.norm()
 
 

@@ -45,10 +45,11 @@ def rotated(B=2, S=37, heads=3, D=64, dtype="bfloat16"):
 
 
 @tg.spec
-def by_tables(B=2, S=37, heads=3, D=64, dtype="bfloat16", of_tables=None):
+def by_tables(B=2, S=37, heads=3, D=64, R=0, interleaved=False, dtype="bfloat16", of_tables=None):
+    """R: so many columns of each head turn; 0: all."""
     x = tg.input("x", (B, S, heads * D), dtype)
-    tables = [tg.input(n, (S, D), of_tables or dtype) for n in ("cos", "sin")]
-    return tg.rotary(tg.relu(x, name="h"), *tables, heads=heads, name="y")
+    tables = [tg.input(n, (S, R or D), of_tables or dtype) for n in ("cos", "sin")]
+    return tg.rotary(tg.relu(x, name="h"), *tables, heads=heads, interleaved=interleaved, name="y")
 
 
 @tg.spec
@@ -121,6 +122,16 @@ THREADS = [
     *(
         Case(f"rotary, heads of {d}, tables of float32", by_tables, {"D": d, "of_tables": "float32"})
         for d in (64, 24)
+    ),
+    *(
+        Case(f"rotary, {r} of {d} columns of each head", by_tables, {"D": d, "R": r})
+        for d, r in ((64, 32), (80, 20), (96, 24), (64, 2))
+    ),
+    Case("rotary, interleaved", by_tables, {"interleaved": True}),
+    Case(
+        "rotary, 24 of 40 columns, interleaved",
+        by_tables,
+        {"D": 40, "R": 24, "interleaved": True, "of_tables": "float32"},
     ),
     Case("pointwise", alone, {}),
     Case("pointwise, float32", alone, {"dtype": "float32"}),

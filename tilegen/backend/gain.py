@@ -5,6 +5,7 @@
     kernel = max(FLOPs / rate, bytes / memory's), and no less than ours alone on tensor cores
 
 An op whose own launch is far behind Inductor's kernel is a loser: a region without it is looked at instead.
+Where a region as a whole does not pay, so is each op that is behind at all: what is left may pay.
 On a CPU nothing is compared, unless a machine is named (tilegen.config.judge): the backend is right there,
 not fast.
 """
@@ -84,17 +85,24 @@ def gain(program: Program, device: torch.device, least: float, turned: Sequence[
     ops = [launch.bounds[0] for launch in launches]
     ours = list(map(alone_us, launches))
     theirs = [_inductor_us(b, where.machine, us) for b, us in zip(ops, ours, strict=True)]
-    each = zip(ops, ours, theirs, strict=True)
+    each = list(zip(ops, ours, theirs, strict=True))
     losers = {b.op.name: _told(us, them) for b, us, them in each if _loses(b, us, them)}
     found = Gain(sum(ours) + beside, sum(theirs), losers)
     if losers or found.ratio >= least:
         return found
-    return replace(found, ours=min(found.ours, _one_launch(program, where) + beside))
+    found = replace(found, ours=min(found.ours, _one_launch(program, where) + beside))
+    behind = [(b.op.name, us, them) for b, us, them in each if _loses(b, us, them, 1, 0)]
+    rest = sum(theirs) - sum(them for _, _, them in behind), sum(ours) - sum(us for _, us, _ in behind)
+    if found.ratio >= least or rest[0] < least * rest[1]:
+        return found
+    return replace(found, losers={name: _told(us, them) for name, us, them in behind})
 
 
-def _loses(b: OpInstance, ours: float, theirs: float) -> bool:
+def _loses(
+    b: OpInstance, ours: float, theirs: float, times: float = BEHIND, longer: float = BEHIND_US
+) -> bool:
     """Whether an op had better be Inductor's; not one without which others would have to copy."""
-    behind = ours > max(BEHIND * theirs, theirs + BEHIND_US)
+    behind = ours > max(times * theirs, theirs + longer)
     return behind and not isinstance(b.attributes, (StridedCopyAttributes, RotaryAttributes))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import operator
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,9 +29,9 @@ from tilegen import __version__, config
 from tilegen.backend import masks, sizes, spelled, words
 from tilegen.backend.gain import Gain, gain
 from tilegen.backend.region import Region
-from tilegen.backend.rewrite import Candidate, decomposed, replaced, unstrided
+from tilegen.backend.rewrite import Candidate, decomposed, replaced, unpadded, unstrided
 from tilegen.backend.subgraph import text_of
-from tilegen.errors import TilegenError
+from tilegen.errors import FormError, TilegenError
 from tilegen.frontend.dims import filled
 from tilegen.frontend.program import Program
 from tilegen.nn import patterns
@@ -59,6 +59,7 @@ class JointPass(CustomGraphPass):
         if self.before is not None:
             self.before(graph)
         unstrided(graph)
+        unpadded(graph)
         spelled.as_calls(graph)
         masks.as_flags(graph)
         became: dict[Node, Node] = {}
@@ -89,9 +90,6 @@ def _regions(graph: Graph, inputs: Sequence[Input]) -> list[Candidate]:
         inside = patterns.within(node)
         if not any(words.reason(n, composed=True) for n in inside):
             reasons.update(dict.fromkeys(inside, ""))
-    for node in graph.nodes:
-        if words.narrows(node) and (why := reasons[node.all_input_nodes[0]]):
-            reasons[node] = f"a cast of what is left: {why}"
     if tangible:  # a region would be saved, where the model asked that its nodes are computed again
         reasons.update({n: "of a checkpoint" for n in graph.nodes if "recompute" in n.meta})
     reasons.update({n: why for n in graph.nodes if (why := sizes.reason(n, moves))})
@@ -99,6 +97,7 @@ def _regions(graph: Graph, inputs: Sequence[Input]) -> list[Candidate]:
     reasons.update(dict.fromkeys(static, STATIC))
     found: dict[tuple[Node, ...], Candidate | str] = {}
     while True:
+        _leave_casts(graph, reasons)
         allowed = {n for n, reason in reasons.items() if not reason}
         parts = [_trimmed(part) for part in _partition(graph, allowed)]
         for part in parts:
@@ -109,6 +108,14 @@ def _regions(graph: Graph, inputs: Sequence[Input]) -> list[Candidate]:
     taken = [c for part in parts if part and isinstance(c := found[part], Candidate)]
     _count(taken, reasons, [c for part in parts if part and isinstance(c := found[part], str)])
     return taken
+
+
+def _leave_casts(graph: Graph, reasons: dict[Node, str]) -> None:
+    """A cast to fewer bytes is left where what it is made of is, or a view of that: a region would take it
+    as it was before."""
+    for node in graph.nodes:
+        if not reasons[node] and words.narrows(node) and (why := reasons[words.seen(node)]):
+            reasons[node] = f"a cast of what is left: {why}"
 
 
 @dataclass(frozen=True)
@@ -227,6 +234,9 @@ def _candidate(
         at = names[error.node.meta["at"]] if "at" in error.node.meta else part[-1]
         reasons[at if at in inside else part[-1]] = str(error)
         return str(error)
+    except FormError as error:
+        reasons.update(dict.fromkeys(_asked(region, error.ops, names), str(error)))
+        return str(error)
     except (TilegenError, DataDependentOutputException) as error:
         return f"{type(error).__name__}: {error}"
     _tell(region, paid)
@@ -235,9 +245,18 @@ def _candidate(
 
 def _losers(region: Region, paid: Gain, names: Mapping[str, Node]) -> dict[Node, str]:
     """Nodes that a region is better off without, and why; an op that the spec alone has asked for stays."""
-    asked = region.spec.written_for
-    nodes = {op: names[asked[op].meta["at"]] for op in paid.losers if op in asked}
-    return {node: f"{node.target}: {paid.losers[op]}" for op, node in nodes.items()}
+    asked = _asked(region, paid.losers, names)
+    return {node: f"{node.target}: {paid.losers[op]}" for node, op in asked.items()}
+
+
+def _asked(region: Region, ops: Iterable[str], names: Mapping[str, Node]) -> dict[Node, str]:
+    """Nodes that have asked for these ops of a region, with all that a pattern's last one stands for."""
+    found: dict[Node, str] = {}
+    for op in ops:
+        if (asked := region.spec.written_for.get(op)) is not None:
+            node = names[asked.meta["at"]]
+            found |= dict.fromkeys(patterns.within(node) or {node}, op)
+    return found
 
 
 def _as_traced(region: Region, moves: sizes.Moving | None) -> Program:

@@ -96,6 +96,17 @@ def unstrided(graph: Graph) -> None:
             graph.erase_node(node)
 
 
+def unpadded(graph: Graph) -> None:
+    """Pads of no places, as models of windows have where these fit → their input."""
+    for node in graph.find_nodes(op="call_function", target=aten.constant_pad_nd.default):
+        if not any(node.args[1]):
+            with graph.inserting_before(node):
+                new = graph.call_function(aten.clone.default, (node.args[0],))
+            new.meta = dict(node.meta)
+            node.replace_all_uses_with(new)
+            graph.erase_node(node)
+
+
 def decomposed(graph: Graph, table: Decompositions) -> None:
     """What was kept for regions and is in none → what Inductor makes of it."""
     for node in list(graph.nodes):

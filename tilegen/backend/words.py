@@ -30,6 +30,7 @@ KEPT = (
     aten.gelu.default,
     aten.silu.default,
     aten.hardswish.default,
+    aten.hardsigmoid.default,
     aten.hardtanh.default,
     aten.leaky_relu.default,
     aten.addmm.default,
@@ -37,6 +38,7 @@ KEPT = (
     aten.max_pool2d_with_indices.default,
     aten._native_batch_norm_legit_no_training.default,
     aten.upsample_nearest2d.vec,
+    aten.linalg_vector_norm.default,
     aten._scaled_dot_product_attention_math.default,
 )
 # of these, specs know the first result alone
@@ -83,6 +85,14 @@ def is_view(node: Node) -> bool:
     """Whether a node shares its input's memory."""
     made: Any = node.args[0] if node.target is operator.getitem else node
     return made.target in VIEWS and isinstance(made.target, torch._ops.OpOverload) and made.target.is_view
+
+
+def seen(node: Node) -> Node:
+    """What a cast or a view is made of, by views alone."""
+    node = node.all_input_nodes[0]
+    while is_view(node):
+        node = node.all_input_nodes[0]
+    return node
 
 
 def leaves(node: Node) -> bool:

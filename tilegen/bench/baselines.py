@@ -34,7 +34,7 @@ from tilegen.ops.pointwise import PointwiseAttributes, evaluate, spread
 from tilegen.ops.pool import AvgPoolAttributes, GlobalAvgPoolAttributes, PoolAttributes
 from tilegen.ops.reduce import ReduceAttributes
 from tilegen.ops.reference import view
-from tilegen.ops.rope import RopeAttributes, RotaryAttributes
+from tilegen.ops.rope import RopeAttributes, RotaryAttributes, turned
 from tilegen.ops.softmax import SoftmaxAttributes
 from tilegen.ops.strided_copy import StridedCopyAttributes
 from tilegen.ops.take_along import TakeAlongAttributes
@@ -382,10 +382,7 @@ def _rope(b: OpInstance, x: Any, at: int = 0) -> Any:
 
 
 def _rotary(b: OpInstance, x: Any, cos: Any, sin: Any) -> Any:
-    d = RotaryAttributes.of(b).head_dim
-    cos, sin = (t.repeat(b.out[0] // t.shape[0], 1)[:, None] for t in (cos, sin))
-    y = x.reshape(b.out[0], -1, d)
-    y = y * cos + torch.cat((-y[..., d // 2 :], y[..., : d // 2]), dim=-1) * sin
+    y = turned(x.reshape(b.out), cos, sin, RotaryAttributes.of(b))
     return y.to(x.dtype).reshape(b.out)
 
 

@@ -45,7 +45,7 @@ from tilegen.ops.norm import NormAttributes, vectors_of
 from tilegen.ops.pointwise import PointwiseAttributes
 from tilegen.ops.pool import GlobalAvgPoolAttributes, PoolAttributes
 from tilegen.ops.reduce import ReduceAttributes
-from tilegen.ops.rope import RopeAttributes, RotaryAttributes, constant_tables
+from tilegen.ops.rope import RopeAttributes, RotaryAttributes, constant_tables, turned_columns
 from tilegen.ops.softmax import SoftmaxAttributes
 from tilegen.ops.strided_copy import StridedCopyAttributes
 from tilegen.ops.take_along import TakeAlongAttributes
@@ -195,6 +195,8 @@ class ThreadOp(MacroOp):
                 RopeAttributes(head_dim=d) | RotaryAttributes(head_dim=d) | AppendAttributes(head_dim=int(d))
             ) if d % VECTOR:
                 return f"heads have {d} columns, expected a multiple of {VECTOR}"
+            case RotaryAttributes(turned=r, interleaved=True) if r % VECTOR:
+                return f"heads turn by {r} columns that are interleaved, expected a multiple of {VECTOR}"
         width = 0 if isinstance(b.attributes, AppendAttributes) else b.kind.width
         if width is None or self.unaligned:
             return ""
@@ -211,9 +213,9 @@ class ThreadOp(MacroOp):
     def odd_halves(self) -> bool:
         """Turning heads by pairs of their halves: whether these are no whole eights."""
         match self.attributes:
-            case (
-                RopeAttributes(head_dim=d) | RotaryAttributes(head_dim=d) | AppendAttributes(head_dim=int(d))
-            ):
+            case RotaryAttributes(interleaved=interleaved) as a:
+                return not interleaved and bool(turned_columns(a) % (2 * VECTOR))
+            case RopeAttributes(head_dim=d) | AppendAttributes(head_dim=int(d)):
                 return bool(d % (2 * VECTOR))
         return False
 

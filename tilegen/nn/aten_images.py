@@ -138,8 +138,12 @@ def _batch_norm(
 ) -> list[View]:
     if any(isinstance(v, View) for v in (w, bias, mean, var)):
         raise SpecError("a norm of batches by what are no weights")
-    x = as_image(t, x)
-    value = image_of(x)
+    if len(x.dims) == 4:
+        x = as_image(t, x)
+        image_of(x)  # or it is refused
+    elif x.columns() != 1:  # of rows (B, C), or (B, C, T)
+        x = t.copied(x, (0, *range(2, len(x.dims)), 1))
+    value = x.value
     given = [t.weight(v.to(getattr(torch, value.dtype))) for v in factors(w, bias, mean, var, eps)]
     return [View(pointwise("e0 * e1 + e2", value, *given), x.dims)]
 

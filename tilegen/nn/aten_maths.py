@@ -48,6 +48,7 @@ TABLE |= {
     aten.abs.default: _maps("abs(e0)"),
     aten.reciprocal.default: _maps("1.0 / e0"),
     aten.hardswish.default: _maps("hardswish(e0)"),
+    aten.hardsigmoid.default: _maps(f"clamp(scale(e0 + 3.0, {1 / 6!r}), 0.0, 1.0)"),
 }
 
 
@@ -99,10 +100,15 @@ def _minimum(t: Trace, a: Any, b: Any) -> View:
     return each(t, "minimum(e0, e1)", a, b) if isinstance(a, View) else each(t, "minimum(e0, e1)", b, a)
 
 
+ROOTS: dict[float, str] = {0.5: "sqrt(e0)", -0.5: "rsqrt(e0)", -1: "1.0 / e0"}
+
+
 @entry(aten.pow.Tensor_Scalar)
 def _pow(t: Trace, x: View, n: float) -> View:
-    if n not in (2, 3):
-        raise SpecError(f"a power of {n}; expected 2 or 3")
+    if n in ROOTS:
+        return View(pointwise(ROOTS[n], x.value), x.dims)
+    if n not in (2, 3, 4):
+        raise SpecError(f"a power of {n}; expected 2, 3, 4, or one of {', '.join(map(str, ROOTS))}")
     return View(pointwise(" * ".join(["e0"] * int(n)), x.value), x.dims)
 
 
@@ -176,6 +182,14 @@ def _sub(t: Trace, a: Any, b: Any, *, alpha: float = 1) -> View:
     if alpha != 1:
         raise SpecError(f"a difference with alpha = {alpha}")
     return each(t, "e0 - e1", a, b) if isinstance(a, View) else each(t, "e1 - e0", b, a)
+
+
+@entry(aten.addcmul.default)
+def _addcmul(t: Trace, a: Any, b: Any, c: Any, *, value: float = 1) -> View:
+    if isinstance(b, torch.Tensor) and isinstance(c, torch.Tensor):
+        return _add(t, a, b * c * value)
+    product = _mul(t, b, c)
+    return _add(t, a, product if value == 1 else _mul(t, product, value))
 
 
 @entry(aten.rsub.Scalar)

@@ -20,8 +20,9 @@ from tilegen.ops.attention import attention
 from tilegen.ops.cat import cat
 from tilegen.ops.conv2d import conv2d
 from tilegen.ops.embedding import embedding
-from tilegen.ops.gemm import linear
+from tilegen.ops.gemm import linear, matmul
 from tilegen.ops.norm import layer_norm, rms_norm
+from tilegen.ops.pointwise import pointwise
 from tilegen.ops.pool import flatten
 from tilegen.ops.rope import rotary
 from tilegen.ops.softmax import log_softmax, softmax
@@ -62,11 +63,64 @@ def _addmm(
     return _linear(t, x, w.T, bias)
 
 
-@entry(aten.mm.default, aten.matmul.default)
-def _mm(t: Trace, x: View, w: torch.Tensor) -> View:
-    if not isinstance(x, View) or not isinstance(w, torch.Tensor) or w.dim() != 2:
-        raise SpecError("a product with what is no weight (K, N); tg.matmul takes two activations")
-    return _linear(t, x, w.T)
+@entry(aten.mm.default, aten.matmul.default, aten.bmm.default)
+def _mm(t: Trace, x: Any, y: Any) -> View:
+    """By a weight (K, N), or (B, M, K) by (B, K, N)."""
+    if isinstance(x, View) and isinstance(y, torch.Tensor) and y.dim() == 2:
+        return _linear(t, x, y.T)
+    if len(x.shape) != len(y.shape) or len(x.shape) < 2 or tuple(x.shape[:-2]) != tuple(y.shape[:-2]):
+        raise SpecError(f"a product of {tuple(x.shape)} and {tuple(y.shape)}, whose first dimensions differ")
+    shape = (*x.shape[:-1], y.shape[-1])
+    (a, turned_a), (b, turned_b) = _factors(t, x, y)
+    made = matmul(a, b, transpose_a=turned_a, transpose_b=turned_b, name=t.name("product"))
+    return View.of(made).reshaped(shape)
+
+
+def _factors(t: Trace, x: Any, y: Any) -> list[tuple[Value, bool]]:
+    """Tensors of the same first dimensions, each with its last two turned or not: as they lie, or copies."""
+    found = [_as_it_lies(t, v) for v in (x, y)]
+    known = [f for f in found if f is not None]
+    if len(known) == 2 and known[0][0].shape[:-2] == known[1][0].shape[:-2]:
+        return known
+    lead = known[0][0].shape[:-2] if len(known) == 1 else None
+    made = []
+    for v, f in zip((x, y), found, strict=True):
+        if len(known) == 1 and f is not None:
+            made.append(f)
+            continue
+        v = View.of(t.weight(v.contiguous())) if isinstance(v, torch.Tensor) else v
+        made.append((t.copied(_led(v, lead)).value, False))
+    return made
+
+
+def _led(x: View, lead: Sequence[Any] | None) -> View | Strided:
+    """With these first dimensions, or its own."""
+    sizes = (*(x.shape[:-2] if lead is None else lead), *x.shape[-2:])
+    return Strided.of(x).reshaped(sizes) if tuple(sizes) != tuple(x.shape) else x
+
+
+def _as_it_lies(t: Trace, x: Any) -> tuple[Value, bool] | None:
+    """The whole tensor that x is, all of its elements in their order but for its last two dimensions, and
+    whether these are turned."""
+    if isinstance(x, torch.Tensor):
+        return t.weight(x.contiguous()), False
+    for turned in (False, True):
+        y = x.transposed(-1 % len(x.dims), -2 % len(x.dims)) if turned else x
+        atoms, value = y.atoms, y.value
+        alike = not is_image(value) and tuple(y.shape[-2:]) == tuple(value.shape[-2:])
+        ordered = all(a.place for a in atoms) and list(atoms) == sorted(atoms, key=lambda a: a.place)
+        if alike and ordered and math.prod(a.size for a in atoms) == math.prod(value.shape):
+            return value, turned
+    return None
+
+
+@entry(aten.baddbmm.default)
+def _baddbmm(t: Trace, bias: Any, x: Any, y: Any, *, beta: float = 1, alpha: float = 1) -> View:
+    product = _mm(t, x, y)
+    product = product if alpha == 1 else TABLE[aten.mul.Tensor](t, product, alpha)
+    if not beta:
+        return product
+    return TABLE[aten.add.Tensor](t, product, bias if beta == 1 else TABLE[aten.mul.Tensor](t, bias, beta))
 
 
 @entry(aten.layer_norm.default)
@@ -103,6 +157,13 @@ def _spelled_rms_norm(t: Trace, x: View, w: torch.Tensor, eps: float) -> View:
     if not isinstance(w, torch.Tensor) or w.dim() != 1:
         raise SpecError("an rms_norm times what is no weight of its columns")
     return _rms_norm(t, x, w.shape, w.to(getattr(torch, x.value.dtype)), eps)
+
+
+@entry(patterns.layer_norm)
+def _spelled_layer_norm(t: Trace, x: View, w: torch.Tensor, eps: float) -> View:
+    if not isinstance(w, torch.Tensor) or w.dim() != 1:
+        raise SpecError("a layer_norm times what is no weight of its columns")
+    return _layer_norm(t, x, w.shape, w.to(getattr(torch, x.value.dtype)), None, eps)
 
 
 def _of_last(x: View, shape: Sequence[int]) -> View:
@@ -158,6 +219,26 @@ def _columns_from(t: Trace, x: View, at: int) -> View:
     return found if isinstance(found, View) else t.copied(found)
 
 
+@entry(aten.constant_pad_nd.default)
+def _pad(t: Trace, x: View, places: Sequence[int], value: float = 0) -> View:
+    """places: before and behind, of the last dimension first; fewer than none: a slice."""
+    for n, (before, behind) in enumerate(zip(places[::2], places[1::2], strict=True)):
+        at = len(x.dims) - 1 - n
+        size = x.shape[at]
+        if before < 0 or behind < 0:
+            x = TABLE[aten.slice.Tensor](t, x, at, max(-before, 0), size + min(behind, 0))
+        sides = [[_filled(x, at, k, value)] if k > 0 else [] for k in (before, behind)]
+        if sides[0] or sides[1]:
+            x = x if isinstance(x, View) else t.copied(x)
+            x = _cat(t, [*sides[0], x, *sides[1]], at)
+    return x
+
+
+def _filled(x: View | Strided, at: int, places: int, value: float) -> torch.Tensor:
+    sizes = [places if d == at else int(n) for d, n in enumerate(x.shape)]
+    return torch.full(sizes, value, dtype=getattr(torch, x.value.dtype))
+
+
 def numbers(of: Callable[..., Value]) -> Entry:
     """A number for each row, or for all places of some dimensions."""
 
@@ -181,6 +262,18 @@ TABLE |= {
     aten.logsumexp.default: numbers(reduce.logsumexp),
     aten.argmax.default: numbers(argmax),
 }
+
+
+@entry(aten.linalg_vector_norm.default)
+def _vector_norm(
+    t: Trace, x: View, order: float = 2, over: Any = None, keep: bool = False, *, dtype: Any = None
+) -> View:
+    """√Σ x² of each row, or of all places of some dimensions."""
+    if order != 2 or dtype is not None:
+        raise SpecError(f"a norm of order {order} in {dtype}; expected 2, in the type of what it is of")
+    squares = View(pointwise("e0 * e0", x.value), x.dims)
+    sums = numbers(reduce.sum)(t, squares, over, keep)
+    return View(pointwise("sqrt(e0)", sums.value), sums.dims)
 
 
 @entry(aten.topk.default)
@@ -266,15 +359,26 @@ def _shared(k: View) -> View:
 
 
 @entry(patterns.rotary)
-def _rotary(t: Trace, x: View, cos: View, sin: View) -> View:
-    (value, heads), tables = _heads(t, x), [_table(t, c) for c in (cos, sin)]
-    return View.of_heads(rotary(value, *tables, heads=heads, name=t.name("rotary")), heads)
+def _rotary(t: Trace, x: View, cos: Any, sin: Any, interleaved: bool) -> View:
+    """Of heads (B, h, S, D), or (B, S, h, D) where the tables say so."""
+    at = _heads_of_tables(x, cos)
+    (value, heads), tables = _heads(t, x.transposed(1, at)), [_table(t, c, at) for c in (cos, sin)]
+    made = rotary(value, *tables, heads=heads, interleaved=interleaved, name=t.name("rotary"))
+    return View.of_heads(made, heads).transposed(1, at)
 
 
-def _table(t: Trace, c: Any) -> Value:
-    """cos or sin, of which the model has made (B or 1, 1, S, D)."""
-    if isinstance(c, torch.Tensor) and c.dim() == 4 and c.shape[1] == 1:
-        return t.weight(c[:, 0], "table")
-    if not isinstance(c, View) or len(c.dims) != 4 or c.dims[1]:
-        raise SpecError("rotary by what are no tables (B, 1, S, D)")
+def _heads_of_tables(x: View, c: Any) -> int:
+    """Which dimension is that of heads, along which tables are alike."""
+    shape = tuple(c.shape)
+    if len(shape) == len(x.shape) == 4 and shape[2] == 1 and shape[1] == x.shape[1] != 1:
+        return 2
+    return 1
+
+
+def _table(t: Trace, c: Any, at: int) -> Value:
+    """cos or sin, of which the model has made (B or 1, 1, S, D), or that with heads at another dimension."""
+    if len(c.shape) != 4 or c.shape[at] != 1 or not isinstance(c, (torch.Tensor, View)):
+        raise SpecError(f"rotary by what are no tables (B, 1, S, D), but {tuple(c.shape)}")
+    if isinstance(c, torch.Tensor):
+        return t.weight(c.squeeze(at), "table")
     return rows_of(c)

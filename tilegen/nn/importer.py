@@ -29,7 +29,9 @@ from tilegen.nn.aten import TABLE, VIEWS
 from tilegen.nn.aten_choices import COMPARISONS, chooses
 from tilegen.nn.aten_images import factors
 from tilegen.nn.example import PREFIX, Example
+from tilegen.nn.packed import Cut, as_packed, cut_of, side_by_side
 from tilegen.nn.strided import Strided
+from tilegen.nn.table import is_image
 from tilegen.nn.views import View
 from tilegen.ops.gemm import linear
 from tilegen.ops.pointwise import pointwise
@@ -45,6 +47,11 @@ CONVOLUTIONS = (
     aten.conv_transpose2d.input,
     aten.convolution.default,
 )  # which take over a norm that follows
+SCALED = (aten.mul.Tensor, aten.mul.Scalar, aten.div.Tensor, aten.div.Scalar)
+FUNCTIONS = (
+    *(aten.gelu.default, aten.relu.default, aten.silu.default, aten.sigmoid.default, aten.tanh.default),
+    *(aten.hardswish.default, aten.softplus.default, aten.mul.Tensor, patterns.gelu_tanh),
+)  # that an epilogue of a linear computes
 IMAGES = (
     *CONVOLUTIONS,
     aten.max_pool2d.default,
@@ -351,6 +358,8 @@ class _Spec:
             return self._merged.pop(node)
         alike = [n for n in node.args[0].users if self._joins(n, node)]
         if len(alike) < 2 or node not in alike:
+            if (cut := cut_of(node)) and self._joins(node, node):
+                return self._packed(node, args[0], cut)
             made: View = TABLE[node.target](self, *args, **kwargs)
             return made
         x: View = args[0]
@@ -367,15 +376,28 @@ class _Spec:
             self._merged[n] = x.of_rows(part)
         return self._merged.pop(node)
 
+    def _packed(self, node: Any, x: View, cut: Cut) -> View:
+        """A linear whose columns are taken apart within heads, by rows of its weight in another order."""
+        w, *bias = (side_by_side(self.values[n], cut) for n in node.args[1:])
+        stem = "_".join(self._where[-2:])
+        given = self._weight(bias[0], f"{stem}_bias") if bias else None
+        rows = x.rows()
+        assert rows is not None
+        made = linear(rows, self._weight(w, f"{stem}_weight"), given, name=self._free(stem or "linear"))
+        return as_packed(x, made, cut)
+
     def _joins(self, other: Any, node: Any) -> bool:
         """Whether a linear can be one with another of the same rows: none is a result by itself."""
         if other.target is not aten.linear.default or other.args[0] is not node.args[0]:
+            return False
+        if _into_functions(other) != _into_functions(node):  # which an epilogue computes of all columns
             return False
         weights = [self.values.get(n.args[1]) for n in (other, node)]
         # scales, which int8 has, are of each linear by itself
         known = all(isinstance(w, torch.Tensor) and w.dtype in DTYPES for w in weights)
         plain = known and len(other.args) == len(node.args)
-        return plain and self.values[node.args[0]].rows() is not None and not _leaves_as_it_is(other)
+        rows = self.values[node.args[0]].rows()
+        return plain and rows is not None and not is_image(rows) and not _leaves_as_it_is(other)
 
     def _common(self, nodes: list[Any]) -> str:
         """self_attn.q_proj, self_attn.k_proj → self_attn_q_proj_k_proj"""
@@ -426,6 +448,18 @@ class _Spec:
         self.returned.setdefault(name, view.value)
         number = list(self.returned).index(name)
         return Returned(number, *view.layout(), dtype=dtype if whole else None)
+
+
+def _into_functions(node: Node) -> bool:
+    """Whether all that reads a node, or a view of it, computes element by element of tensors."""
+    for user in node.users:
+        of_number = user.target in SCALED and len(user.all_input_nodes) == 1
+        if user.target in VIEWS or of_number:
+            if not _into_functions(user):
+                return False
+        elif user.target not in FUNCTIONS:
+            return False
+    return True
 
 
 def _leaves_as_it_is(node: Node) -> bool:

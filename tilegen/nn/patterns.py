@@ -1,7 +1,10 @@
 """Ops that models spell out, found in a traced graph: before → after, each one call of a function below.
 
     w · (x · rsqrt(mean(x², -1) + eps))                          → rms_norm(x, w, eps)
+    w · (x - m) · rsqrt(mean((x - m)², -1) + eps), m = mean(x)   → layer_norm(x, w, eps)
     x · cos + cat(-x[…, D/2:], x[…, :D/2]) · sin                 → rotary(x, cos, sin)
+    x · cos + flatten(stack(-x[…, 1::2], x[…, ::2])) · sin       → rotary(x, cos, sin, interleaved)
+    cat(either of them of x[…, :R], x[…, R:])                    → the same, of cos and sin of R columns
     ½x · (1 + tanh(√(2/π)(x + 0.044715 x³)))                     → gelu(x, approximate="tanh")
     ½x · (1 + erf(x / √2)), ½x · (1 + erf(x · √½))               → gelu(x)
 
@@ -29,7 +32,12 @@ COPIES = (
     aten.detach.default,
     torch.ops.prims.convert_element_type.default,
 )
-ALIKE: dict[Any, Any] = {aten.add.Scalar: aten.add.Tensor, aten.mul.Scalar: aten.mul.Tensor}  # to a pattern
+ALIKE: dict[Any, Any] = {  # to a pattern
+    aten.add.Scalar: aten.add.Tensor,
+    aten.mul.Scalar: aten.mul.Tensor,
+    aten.reshape.default: aten.view.default,
+    aten._unsafe_view.default: aten.view.default,
+}
 CHECKS = ("_assert", "sym_constrain")  # in the names of calls that compute nothing
 
 
@@ -38,7 +46,11 @@ def rms_norm(x: Any, w: Any, eps: float) -> Any:
     raise NotImplementedError
 
 
-def rotary(x: Any, cos: Any, sin: Any) -> Any:
+def layer_norm(x: Any, w: Any, eps: float) -> Any:
+    raise NotImplementedError
+
+
+def rotary(x: Any, cos: Any, sin: Any, interleaved: bool = False) -> Any:
     raise NotImplementedError
 
 
@@ -71,16 +83,8 @@ def _add(a: Any, b: Any) -> Pattern:
 
 _X, _W, _EPS, _HALF = Hole("x"), Hole("w"), Hole("eps"), Hole("half")
 _SQUARES = Pattern(aten.mean.dim, (Pattern(aten.pow.Tensor_Scalar, (_X, 2)), Hole("over"), True))
-_TURNED = Pattern(
-    aten.cat.default,
-    (
-        [
-            Pattern(aten.neg.default, (Pattern(aten.slice.Tensor, (_X, Hole("last"), _HALF, Hole("end"))),)),
-            Pattern(aten.slice.Tensor, (_X, Hole("last"), 0, _HALF)),
-        ],
-        -1,
-    ),
-)
+_APART = Pattern(aten.sub.Tensor, (_X, Pattern(aten.mean.dim, (_X, Hole("over"), True))))
+_VARIANCE = Pattern(aten.mean.dim, (Pattern(aten.pow.Tensor_Scalar, (_APART, 2)), Hole("over"), True))
 _CUBE = Pattern(aten.pow.Tensor_Scalar, (_X, 3.0))
 _TANH = Pattern(aten.tanh.default, (_mul(_add(_X, _mul(_CUBE, Hole("cubic"))), Hole("root")),))
 _BY = Hole("by")
@@ -90,14 +94,55 @@ def _erf(x: Pattern) -> Pattern:
     return _mul(_mul(_X, 0.5), _add(Pattern(aten.erf.default, (x,)), 1.0))
 
 
+def _slice(x: Any, *how: Any) -> Pattern:
+    """Of the last dimension."""
+    return Pattern(aten.slice.Tensor, (x, Hole("last"), *how))
+
+
+def _cat(*parts: Pattern) -> Pattern:
+    return Pattern(aten.cat.default, ([*parts], Hole("along")))
+
+
+def _halves(x: Any) -> Pattern:
+    """Those of heads, turned a quarter."""
+    return _cat(Pattern(aten.neg.default, (_slice(x, _HALF, Hole("end")),)), _slice(x, 0, _HALF))
+
+
+def _pairs(x: Any) -> tuple[Any, Any]:
+    odd, even = _slice(x, 1, Hole("end of odd"), 2), _slice(x, 0, Hole("end of even"), 2)
+    return Pattern(aten.neg.default, (odd,)), even
+
+
+def _stacked(x: Any) -> Pattern:
+    """Pairs of columns, turned a quarter, as torch.export has them."""
+    return Pattern(aten.view.default, (Pattern(aten.stack.default, ([*_pairs(x)], -1)), Hole("shape")))
+
+
+def _side_by_side(x: Any) -> Pattern:
+    """The same in a joint graph."""
+    parts = (Pattern(aten.unsqueeze.default, (p, Hole("rank"))) for p in _pairs(x))
+    return Pattern(aten.view.default, (Pattern(aten.cat.default, ([*parts], -1)), Hole("shape")))
+
+
+def _rotary(x: Any, turned: Callable[[Any], Pattern]) -> Pattern:
+    return _add(_mul(x, Hole("cos")), _mul(turned(x), Hole("sin")))
+
+
+_PART = _slice(_X, 0, Hole("columns"))
+_REST = _slice(_X, Hole("columns"), Hole("end of rest"))
 PATTERNS: tuple[tuple[Pattern, Callable[[dict[str, Any]], tuple[Any, tuple[Any, ...]] | None]], ...] = (
     (
         _mul(_W, _mul(_X, Pattern(aten.rsqrt.default, (_add(_SQUARES, _EPS),)))),
         lambda m: (rms_norm, (m["x"], m["w"], m["eps"])) if _is_norm(m) else None,
     ),
     (
-        _add(_mul(_X, Hole("cos")), _mul(_TURNED, Hole("sin"))),
-        lambda m: (rotary, (m["x"], m["cos"], m["sin"])) if _halves(m) else None,
+        _mul(_W, _mul(_APART, Pattern(aten.rsqrt.default, (_add(_VARIANCE, _EPS),)))),
+        lambda m: (layer_norm, (m["x"], m["w"], m["eps"])) if _is_norm(m) else None,
+    ),
+    *(
+        (pattern, lambda m: (rotary, (m["x"], m["cos"], m["sin"], "half" not in m)) if _turns(m) else None)
+        for turned in (_halves, _side_by_side, _stacked)
+        for pattern in (_rotary(_X, turned), _cat(_rotary(_PART, turned), _REST))
     ),
     (
         _mul(_mul(_X, 0.5), _add(_TANH, 1.0)),
@@ -119,10 +164,18 @@ def _is_norm(m: dict[str, Any]) -> bool:
     return isinstance(m["eps"], float) and list(m["over"]) in ([-1], [last])
 
 
-def _halves(m: dict[str, Any]) -> bool:
-    size = m["x"].meta["val"].shape[-1]
-    last = m["last"] in (-1, len(m["x"].meta["val"].shape) - 1)
-    return isinstance(size, int) and last and m["half"] * 2 == size and m["end"] >= size
+def _turns(m: dict[str, Any]) -> bool:
+    """Whether the first columns of each head turn, or all of them."""
+    shape = m["x"].meta["val"].shape
+    if not isinstance(shape[-1], int):
+        return False
+    size = m.get("columns", shape[-1])
+    along = {m[n] for n in ("last", "along") if n in m} <= {-1, len(shape) - 1}
+    ends = all(m.get(n, size) >= size for n in ("end", "end of odd", "end of even"))
+    whole = size == shape[-1] or m["end of rest"] >= shape[-1]
+    pairs = m["half"] * 2 == size if "half" in m else size % 2 == 0
+    apart = "shape" not in m or (m.get("rank", -1) in (-1, len(shape)) and m["shape"][-1] == size)
+    return along and ends and whole and pairs and apart
 
 
 def _is_gelu(m: dict[str, Any]) -> bool:

@@ -114,19 +114,20 @@ class View:
         at, atoms = at % len(self.dims), self.dims[at]
         if (lo, hi, step) == (0, _product(atoms), 1):
             return self
-        inner = self._columns_below(atoms)
-        if inner is None or step != 1:
+        inner, rest = self._columns_below(atoms), _product(atoms[1:])
+        if inner is None or step != 1 or not (_splits(lo, rest) and _splits(hi, rest)):
             raise SpecError(f"[{lo}:{hi}] of dimension {at} of {self.shape} takes no columns of {self.value}")
+        lo, hi = (int(_divided(n, rest)) for n in (lo, hi))
         widths = [lo * inner, (hi - lo) * inner, self.value.shape[-1] - hi * inner]
         taken = self.value.split([w for w in widths if w])[1 if lo else 0]
-        dims = (*self.dims[:at], _atoms(atoms[0].place, hi - lo) if atoms else (), *self.dims[at + 1 :])
-        return View(taken, dims)
+        left = (*_atoms(atoms[0].place, hi - lo), *atoms[1:])
+        return View(taken, (*self.dims[:at], left, *self.dims[at + 1 :]))
 
     def _columns_below(self, atoms: tuple[Atom, ...]) -> Size | None:
-        """How many columns a step along this dimension goes: of one that is the outermost of the columns."""
+        """How many columns a step along the first of these goes, which is the outermost of the columns."""
         last = len(self.value.shape) - 1
         columns = sorted((a for d in self.dims for a in d if a.place[:1] == (last,)), key=lambda a: a.place)
-        if not columns or _product(columns) != self.value.shape[-1] or tuple(atoms) != (columns[0],):
+        if not columns or _product(columns) != self.value.shape[-1] or atoms[:1] != (columns[0],):
             return None
         return _product(columns[1:])
 

@@ -27,9 +27,12 @@ class RopeAttributes(Attributes):
 
 @dataclass(frozen=True)
 class RotaryAttributes(Attributes):
-    """Heads of head_dim columns."""
+    """Heads of head_dim columns. turned: so many of each, the first ones, where not all are. interleaved:
+    pairs lie side by side."""
 
     head_dim: Size
+    turned: int = 0
+    interleaved: bool = False
 
 
 def rope(
@@ -58,12 +61,15 @@ def rope(
     return call("rope", name, operands, x.shape, x.dtype, "rows", attributes, where)
 
 
-def rotary(x: Value, cos: Value, sin: Value, *, heads: int, name: str | None = None) -> Value:
-    """y[d] = x[d]·cos[d] - x[d + D/2]·sin[d], y[d + D/2] = x[d + D/2]·cos[d + D/2] + x[d]·sin[d + D/2], for
-    each head of size D: rope with angles that are given.
+def rotary(
+    x: Value, cos: Value, sin: Value, *, heads: int, interleaved: bool = False, name: str | None = None
+) -> Value:
+    """y[d] = x[d]·cos[d] - x[d + R/2]·sin[d], y[d + R/2] = x[d + R/2]·cos[d + R/2] + x[d]·sin[d + R/2] for
+    d < R/2, y[d] = x[d] from R on, for each head of size D: rope with angles that are given.
 
-    x (B, S, heads·D); cos and sin (S, D), (1, S, D) or (B, S, D), of x's dtype or float32: row s of sequence
-    b turns by row s of the tables, or of the b-th of them; y of x's shape and dtype.
+    x (B, S, heads·D); cos and sin (S, R), (1, S, R) or (B, S, R), R even and at most D, of x's dtype or
+    float32: row s of sequence b turns by row s of the tables, or of the b-th of them; y of x's shape and
+    dtype. interleaved: pairs are 2d and 2d + 1, not d and d + R/2.
 
     Raises:
         SpecError: x has not three dimensions, its columns are not `heads` heads of an even size, the tables
@@ -74,13 +80,16 @@ def rotary(x: Value, cos: Value, sin: Value, *, heads: int, name: str | None = N
     where = caller()
     tensors("rotary", where, x=x, cos=cos, sin=sin)
     d = _head_dim("rotary", x, heads, where)
-    rows = {(x.shape[1], d), (1, x.shape[1], d), (x.shape[0], x.shape[1], d)}
+    rows = {(x.shape[1],), (1, x.shape[1]), (x.shape[0], x.shape[1])}
+    r = cos.shape[-1]
+    part = isinstance(r, int) and isinstance(d, int) and r % 2 == 0 and 0 < r < d
     need(
-        cos.shape == sin.shape and cos.shape in rows,
+        cos.shape == sin.shape and cos.shape[:-1] in rows and (r == d or part),
         f"rotary: cos and sin of x {x.shape} with {heads} heads are {(x.shape[1], d)}, or that for each of"
-        f" {x.shape[0]} sequences, given {cos.shape} and {sin.shape}",
+        f" {x.shape[0]} sequences, or have fewer columns, an even number; given {cos.shape} and {sin.shape}",
         where,
     )
+    need(isinstance(interleaved, bool), f"rotary: interleaved is a bool, given {interleaved!r}", where)
     need(
         cos.dtype == sin.dtype and cos.dtype in (x.dtype, "float32"),
         f"rotary: x is {x.dtype}, cos and sin are {cos.dtype} and {sin.dtype}; expected both of x's dtype, or"
@@ -88,7 +97,8 @@ def rotary(x: Value, cos: Value, sin: Value, *, heads: int, name: str | None = N
         where,
     )
     operands = [head_operand(x, where), cos.operand("rows", where), sin.operand("rows", where)]
-    return call("rotary", name, operands, x.shape, x.dtype, "rows", RotaryAttributes(d), where)
+    attributes = RotaryAttributes(d, r if part else 0, interleaved)
+    return call("rotary", name, operands, x.shape, x.dtype, "rows", attributes, where)
 
 
 def _head_dim(what: str, x: Value, heads: int, where: str) -> Size:
@@ -109,6 +119,26 @@ def head_dim(b: OpInstance) -> Any:
         case RopeAttributes(head_dim=d) | RotaryAttributes(head_dim=d):
             return d
     raise AssertionError(f"{b.op.name} turns no heads")
+
+
+def turned_columns(a: RotaryAttributes) -> Any:
+    """How many columns of each head a rotary turns."""
+    return a.turned or a.head_dim
+
+
+def turned(x: Any, cos: Any, sin: Any, a: RotaryAttributes) -> Any:
+    """Rows of heads, each turned by its row of the tables, which are repeated from sequence to sequence."""
+    import torch
+
+    heads = x.reshape(x.shape[0], -1, a.head_dim)
+    cos, sin = (t.repeat(x.shape[0] // t.shape[0], 1)[:, None] for t in (cos, sin))
+    part, rest = heads.split([cos.shape[-1], a.head_dim - cos.shape[-1]], dim=-1)
+    if a.interleaved:
+        other = torch.stack((-part[..., 1::2], part[..., ::2]), dim=-1).flatten(-2)
+    else:
+        lo, hi = part.chunk(2, dim=-1)
+        other = torch.cat((-hi, lo), dim=-1)
+    return torch.cat((part * cos + other * sin, rest), dim=-1)
 
 
 def constant_tables(b: OpInstance) -> bool:
@@ -175,11 +205,5 @@ class Rotary(_Turning):
         return written / b.tile[1] if constant_tables(b) else written
 
     def reference(self, b: OpInstance, operands: Sequence[Any]) -> list[Any]:
-        x, *tables = operands[:3]
-        d = head_dim(b)
-        import torch
-
-        heads = x.reshape(x.shape[0], x.shape[1] // d, d)
-        cos, sin = (t.repeat(x.shape[0] // t.shape[0], 1)[:, None] for t in tables)
-        lo, hi = heads.split(d // 2, dim=-1)
-        return [(heads * cos + torch.cat((-hi, lo), dim=-1) * sin).reshape(b.out)]
+        x, cos, sin = operands[:3]
+        return [turned(x, cos, sin, RotaryAttributes.of(b)).reshape(b.out)]

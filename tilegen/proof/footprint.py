@@ -557,14 +557,17 @@ def _rotary(op: Op) -> Footprint:
     (m, n), (tm, th), d = op.target(None, None).shape, op.tiles(2), op.integer("head_dim")
     if n % d:
         raise Malformed(f"{n} columns, expected a multiple of head_dim {d}")
+    r = op.integer("turned") if "turned" in op.attributes else d
+    if r % 2 or r > d:
+        raise Malformed(f"turns {r} columns of each head, expected an even number of its {d}")
     f = op.frame(ceil_div(m, tm), ceil_div(n // d, th))
     reads = f.once(op.operand(0, m, n), f.block(0, tm, m), f.block(1, th * d, n))
     for index in (1, 2):
-        table = op.operand(index, None, d)
+        table = op.operand(index, None, r)
         rows = table.shape[0]
         if m % rows:
             raise Malformed(f"{rows} rows of angles for {m} rows, expected a divisor of them")
-        reads += f.once(table, f.span(0, rows, rows), f.span(0, d, d))
+        reads += f.once(table, f.span(0, rows, rows), f.span(0, r, r))
     return f.footprint(reads, f.block(0, tm, m), f.columns(th * d * f.coord[1], th * d, n))
 
 

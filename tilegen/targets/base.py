@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tilegen import targets
 from tilegen.arch.machine import Machine
-from tilegen.errors import PlanError
+from tilegen.errors import FormError, PlanError
 from tilegen.graph.forms import Forms
 from tilegen.graph.graph import Graph
 from tilegen.ops.base import OpInstance
@@ -68,7 +68,7 @@ class Target(Forms):
         return ""
 
     def refuse(self, graph: Graph, machine: Machine, static: bool) -> None:
-        """PlanError that names every op that it has no form for, and the targets that have one for all of
+        """FormError that names every op that it has no form for, and the targets that have one for all of
         them."""
         plan = unproved(graph, machine, static)
         problems = [(b.op, problem) for b in plan.bounds if (problem := self.problem(plan, b))]
@@ -78,10 +78,11 @@ class Target(Forms):
         ops = ", ".join(f"{op.name!r} ({op.kind})" for op, _ in problems)
         others = [t for t in known().values() if t.emits and t is not self]
         able = [t.name for t in others if not any(t.problem(plan, b) for b in plan.bounds)]
-        raise PlanError(
+        raise FormError(
             f"{self.name} has no form for {ops} of {graph.name}, {' and '.join(able) or 'no target'} can; "
             f"{why.removeprefix(f'{first.where}: ')}",
             first.where,
+            tuple(op.name for op, _ in problems),
         )
 
 

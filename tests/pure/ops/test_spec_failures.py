@@ -126,6 +126,8 @@ OPS = [
     ("tg.rope(x3, heads=3, at=5)", "position", "int32"),
     ("tg.rotary(x, x, x, heads=2)", "(B, S, heads·D)", "(4, 6)"),
     ("tg.rotary(x3, x, x, heads=3)", "rotary: cos and sin", "(4, 2)", "(4, 6)"),
+    ("tg.rotary(x3, z, z, heads=1)", "rotary: cos and sin", "an even number", "(4, 5)"),
+    ("tg.rotary(x3, x, x, heads=1, interleaved=1)", "interleaved is a bool", "1"),
     ("tg.rotary(x3, h, h, heads=1)", "x is float32", "float16", "or float32"),
     ("tg.rotary(x3, x, h, heads=1)", "float32 and float16", "both of x's dtype"),
     ("tg.gelu(x, approximate='fast')", "'none' or 'tanh'", "'fast'"),
