@@ -35,15 +35,24 @@ def as_flags(graph: Graph) -> None:
     known = cache(hides_later)  # many layers have one mask
     for target in DROPOUT:
         for node in graph.find_nodes(op="call_function", target=target):
-            mask, plain = _mask(node), not any(node.args[DROPOUT[target] : DROPOUT[target] + 2])
+            mask, plain = mask_of(node), not any(node.args[DROPOUT[target] : DROPOUT[target] + 2])
             if mask is not None and plain and (causal := known(mask)) is not None:
                 _flagged(node, causal)
     graph.eliminate_dead_code()
 
 
-def _mask(node: Node) -> Node | None:
+def mask_of(node: Node) -> Node | None:
+    """What an attention has of a mask."""
     found = node.kwargs.get("attn_mask") if node.target in MASK_BY_NAME else node.args[3]
     return found if isinstance(found, Node) else None
+
+
+def set_mask(node: Node, mask: Node) -> None:
+    """Gives an attention that has a mask another one."""
+    if node.target in MASK_BY_NAME:
+        node.kwargs = {**node.kwargs, "attn_mask": mask}
+    else:
+        node.args = (*node.args[:3], mask, *node.args[4:])
 
 
 def _flagged(node: Node, causal: bool) -> None:
@@ -60,7 +69,7 @@ def hides_later(mask: Node) -> bool | None:
     """Whether a mask is that of causal attention; False: it hides nothing; None where neither is known."""
     shape = mask.meta["val"].shape
     fixed = all(isinstance(n, int) for n in shape)
-    if not fixed or len(shape) < 2 or mask.meta["val"].numel() > MOST or not _of_constants(mask):
+    if not fixed or len(shape) < 2 or mask.meta["val"].numel() > MOST or not of_constants(mask):
         return None
     with unset_fake_temporarily(), disable_proxy_modes_tracing(), torch.no_grad():
         hidden = _computed(mask)
@@ -76,7 +85,8 @@ def hides_later(mask: Node) -> bool | None:
         return True if rows == columns and torch.equal(hidden, later) else None
 
 
-def _of_constants(node: Node) -> bool:
+def of_constants(node: Node) -> bool:
+    """Whether a node is the same at each call, and in each run of the model."""
     left, seen = [node], {node}
     while left:
         n = left.pop()
@@ -86,6 +96,14 @@ def _of_constants(node: Node) -> bool:
         seen |= new
         left += new
     return True
+
+
+def alike(node: Node) -> list[int]:
+    """Dimensions of a node of constants along which all elements are the same."""
+    with unset_fake_temporarily(), disable_proxy_modes_tracing(), torch.no_grad():
+        value = _computed(node)
+        long = [d for d, size in enumerate(value.shape) if size > 1]
+        return [d for d in long if bool((value == value.narrow(d, 0, 1)).all())]
 
 
 def _computed(node: Node) -> Any:

@@ -46,8 +46,8 @@ def replaced(
             node = became.get(node, node)
             how = region.spec.taken.get(name)  # none of a weight
             arguments.append(node if how is None else _inlined(graph, how.of, [node], table))
-        call = _called(graph, torch.ops.tilegen.region.default, (candidate.text, arguments))
-        made = [_called(graph, operator.getitem, (call, n)) for n in range(len(region.program.outputs))]
+        call = called(graph, torch.ops.tilegen.region.default, (candidate.text, arguments))
+        made = [called(graph, operator.getitem, (call, n)) for n in range(len(region.program.outputs))]
         for node, returned in zip(candidate.results, region.spec.returned, strict=True):
             new = _laid_out(graph, _inlined(graph, lambda *given, r=returned: r.of(given), made, table), node)
             new.meta = {**node.meta, "val": new.meta["val"]}
@@ -65,10 +65,10 @@ def _laid_out(graph: Graph, new: Node, node: Node) -> Node:
     wanted = node.meta["val"].stride()
     if new.meta["val"].stride() == wanted or not words.leaves(node):
         return new
-    return _called(graph, force_stride_order, (new, wanted))
+    return called(graph, force_stride_order, (new, wanted))
 
 
-def _called(graph: Graph, target: Any, args: tuple[Any, ...], **kwargs: Any) -> Node:
+def called(graph: Graph, target: Any, args: tuple[Any, ...], **kwargs: Any) -> Node:
     """A call, and its value."""
     node = graph.call_function(target, args, kwargs)
     values = torch.fx.node.map_arg(args, lambda n: n.meta["val"])

@@ -20,6 +20,7 @@ from tilegen.nn.aten import TABLE, VIEWS
 from tilegen.nn.aten_choices import COMPARISONS, chooses
 
 aten = torch.ops.aten
+MATH = aten._scaled_dot_product_attention_math.default  # which torch takes apart by itself
 # operators that Inductor would take apart before a region could know them
 KEPT = (
     aten.native_layer_norm.default,
@@ -37,7 +38,7 @@ KEPT = (
     aten.max_pool2d_with_indices.default,
     aten._native_batch_norm_legit_no_training.default,
     aten.upsample_nearest2d.vec,
-    aten._scaled_dot_product_attention_math.default,
+    MATH,
 )
 # of these, specs know the first result alone
 FIRST_ALONE = (
@@ -50,7 +51,7 @@ FIRST_ALONE = (
     aten._scaled_dot_product_flash_attention_for_cpu.default,
     aten._scaled_dot_product_efficient_attention.default,
     aten._scaled_dot_product_cudnn_attention.default,
-    aten._scaled_dot_product_attention_math.default,
+    MATH,
 )
 OF_WHOLE_NUMBERS = (aten.embedding.default, aten.argmax.default, aten.topk.default, aten.gather.default)
 HALF = (torch.float16, torch.bfloat16)
