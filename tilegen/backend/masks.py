@@ -106,6 +106,15 @@ def alike(node: Node) -> list[int]:
         return [d for d in long if bool((value == value.narrow(d, 0, 1)).all())]
 
 
+def period(node: Node) -> int:
+    """How many places of the first dimension of a node of constants come again and again."""
+    with unset_fake_temporarily(), disable_proxy_modes_tracing(), torch.no_grad():
+        value = _computed(node)
+        size = len(value)
+        again = (n for n in range(1, size + 1) if size % n == 0 and bool((value[n:] == value[: size - n]).all()))
+        return next(again)
+
+
 def _computed(node: Node) -> Any:
     """What a node of constants is, on the CPU."""
     known: dict[Node, Any] = {}

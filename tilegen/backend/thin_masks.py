@@ -113,9 +113,11 @@ class _Thinner:
 
     def _elementwise(self, node: Node) -> Node:
         """Of tensors that are broadcast, where the result is, too."""
-        given = node.all_input_nodes
-        shape = torch.broadcast_shapes(*(self.of(n).meta["val"].shape for n in given))
-        whole = math.prod(shape) == node.meta["val"].numel()
+        given, value = node.all_input_nodes, node.meta["val"]
+        shapes = [self.of(n).meta["val"].shape for n in given]
+        # batches of some may come again and again, of others not
+        apart = len({s[0] for s in shapes if len(s) == value.dim() > 0} - {1}) > 1
+        whole = apart or math.prod(torch.broadcast_shapes(*shapes)) == value.numel()
         known = {n: n if whole and n.meta["val"].dim() else self.of(n) for n in given}
         args, kwargs = pytree.tree_map_only(Node, known.__getitem__, (node.args, dict(node.kwargs)))
         return self._called(node, args, kwargs)
@@ -128,10 +130,13 @@ class _Thinner:
         return bool(given.meta["val"].dtype == node.meta["val"].dtype)
 
     def _constant(self, node: Node) -> Node:
-        """Of a dimension along which all is alike the first place."""
+        """Of a dimension along which all is alike the first place; of batches that come again and again those
+        that come once."""
         node = self._called(node, node.args, dict(node.kwargs))
         for d in masks.alike(node):
             node = self._called(node, (node, d, 0, 1), {}, aten.slice.Tensor)
+        if node.meta["val"].dim() == 4 and (period := masks.period(node)) < node.meta["val"].shape[0]:
+            node = self._called(node, (node, 0, 0, period), {}, aten.slice.Tensor)
         return node
 
     def _called(self, node: Node, args: Any, kwargs: Any, target: Any = None) -> Node:
