@@ -1,5 +1,5 @@
-"""Masks and biases of attention under torch.compile(backend="tilegen"): added to scores inside of regions, from the
-tensors that models broadcast them from."""
+"""Masks and biases of attention under torch.compile(backend="tilegen"): added to scores inside of regions,
+from the tensors that models broadcast them from."""
 
 from __future__ import annotations
 
@@ -41,7 +41,11 @@ def heads(x: torch.Tensor) -> torch.Tensor:
 class Layer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.qkv, self.out, self.norm = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH)
+        self.qkv, self.out, self.norm = (
+            nn.Linear(WIDTH, 3 * WIDTH),
+            nn.Linear(WIDTH, WIDTH),
+            nn.LayerNorm(WIDTH),
+        )
 
     def scores(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Scores and values."""

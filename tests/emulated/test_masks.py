@@ -39,9 +39,13 @@ HEADS_BIAS, PADDING, WINDOWS, MADE, FEW_BIAS, CAPPED_BIAS = (
 )
 FAULTS = [
     ("sm_90a", HEADS_BIAS, "the bias is another query's", "query * Op::BIAS_OF_QUERY", "(query + 1) / 2"),
-    ("sm_90a", HEADS_BIAS, "the bias is another head's", "tg_op_y>(T, smem, ring, given, 0, blocks, seen,\n"
-     "            limit, h * 197 + 128 * i", "tg_op_y>(T, smem, ring, given, 0, blocks, seen,\n"
-     "            limit, 128 * i"),
+    (
+        "sm_90a",
+        HEADS_BIAS,
+        "the bias is another head's",
+        "tg_op_y>(T, smem, ring, given, 0, blocks, seen,\n            limit, h * 197 + 128 * i",
+        "tg_op_y>(T, smem, ring, given, 0, blocks, seen,\n            limit, 128 * i",
+    ),
     ("sm_90a", HEADS_BIAS, "one of odd keys is left out", "there - column", "(there - column) / 2 * 2"),
     ("sm_90a", PADDING, "what hides keys is finite", "x == __int_as_float(0xff800000) ? x : ", ""),
     ("sm_90a", PADDING, "what saw no key is divided by 0", "sum[half] == 0.0f ? 0.0f : ", ""),

@@ -179,9 +179,7 @@ def _cat(b: OpInstance) -> Iterator[Work]:
 
 def _strided_copy(b: OpInstance) -> Iterator[Work]:
     sizes, strides, shape = attribute(b, "sizes"), attribute(b, "strides"), b.shape(0)
-    places = attribute(b, "offset") + sum(
-        i * s for i, s in zip(np.indices(sizes), strides, strict=True)
-    )
+    places = attribute(b, "offset") + sum(i * s for i, s in zip(np.indices(sizes), strides, strict=True))
     places = np.asarray(places).reshape(b.out)
     for box in product(*(cut(n, t) for n, t in zip(b.out, b.tile, strict=True))):
         of_rows: dict[Any, list[int]] = {}

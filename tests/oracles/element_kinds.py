@@ -252,9 +252,7 @@ def _attention(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
             for r in mine
         ]
         # the tile reads one box: from its first row to its last
-        reads += [
-            (None, at - 1, (row, y)) for row in range(min(rows), max(rows) + 1) for y in range(k_len)
-        ]
+        reads += [(None, at - 1, (row, y)) for row in range(min(rows), max(rows) + 1) for y in range(k_len)]
     # which keys are a share's own, only the position tells: it may read any from its first step on
     reads += [
         (number[y // t[1]] if splits == 1 else 0, way, (b * k_len + y, group * d + x))

@@ -43,13 +43,13 @@ def as_flags(graph: Graph) -> None:
 
 def mask_of(node: Node) -> Node | None:
     """What an attention has of a mask."""
-    found = node.kwargs.get("attn_mask") if node.target in MASK_BY_NAME else node.args[3]
+    found = node.kwargs.get("attn_mask", node.args[3] if len(node.args) > 3 else None)
     return found if isinstance(found, Node) else None
 
 
 def set_mask(node: Node, mask: Node) -> None:
     """Gives an attention that has a mask another one."""
-    if node.target in MASK_BY_NAME:
+    if "attn_mask" in node.kwargs:
         node.kwargs = {**node.kwargs, "attn_mask": mask}
     else:
         node.args = (*node.args[:3], mask, *node.args[4:])
@@ -111,7 +111,9 @@ def period(node: Node) -> int:
     with unset_fake_temporarily(), disable_proxy_modes_tracing(), torch.no_grad():
         value = _computed(node)
         size = len(value)
-        again = (n for n in range(1, size + 1) if size % n == 0 and bool((value[n:] == value[: size - n]).all()))
+        again = (
+            n for n in range(1, size + 1) if size % n == 0 and bool((value[n:] == value[: size - n]).all())
+        )
         return next(again)
 
 

@@ -208,8 +208,10 @@ def _of_product(node: Any) -> bool:
     """Whether it is a product, but for factors and for what is added to it."""
     found, _ = _scaled(node, set())
     sums = found.target is aten.add.Tensor and not found.kwargs
-    return found.target is aten.bmm.default or sums and any(
-        isinstance(n, Node) and _of_product(n) for n in found.args
+    return (
+        found.target is aten.bmm.default
+        or sums
+        and any(isinstance(n, Node) and _of_product(n) for n in found.args)
     )
 
 

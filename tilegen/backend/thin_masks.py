@@ -3,9 +3,9 @@
     attention(q, k, v, where(expand(seen, (B, 1, S, S)), 0, -inf))       seen (B, 1, 1, S)             before
     attention(q, k, v, where(seen, 0, -inf))                                                            after
 
-What is made of alike tensors is made once: layers that each make their mask of the same one share it. A region
-takes such a mask for what is added to scores (tg.attention); what stays torch's gets its own back, since torch's
-kernels want it whole.
+What is made of alike tensors is made once: layers that each make their mask of the same one share it. A
+region takes such a mask for what is added to scores (tg.attention); what stays torch's gets its own back,
+since torch's kernels want it whole.
 """
 
 from __future__ import annotations
@@ -80,6 +80,26 @@ def _whole(graph: Graph, thin: Any, shape: torch.Size) -> Node:
     return called(graph, aten.expand.default, (thin, list(shape)))
 
 
+def _repeats_first(node: Node) -> bool:
+    """Whether a node has its input again and again along the first dimension alone."""
+    given, times, *_ = (*node.args, None, None)
+    if node.target is not aten.repeat.default or not isinstance(given, Node) or not isinstance(times, list):
+        return False
+    return len(times) == given.meta["val"].dim() and all(n == 1 for n in times[1:])
+
+
+def _unpads(node: Node) -> bool:
+    """Whether it takes away again what its input was padded with, at the end."""
+    padded, _, start, *_ = (*node.args, None, None, None)
+    if node.target is not aten.slice.Tensor or not isinstance(padded, Node) or start not in (None, 0):
+        return False
+    if padded.target is not aten.constant_pad_nd.default:
+        return False
+    given, pads, *_ = padded.args
+    assert isinstance(given, Node) and isinstance(pads, (list, tuple))
+    return bool(given.meta["val"].shape == node.meta["val"].shape) and not any(pads[::2])
+
+
 class _Thinner:
     def __init__(self, graph: Graph):
         self.graph = graph
@@ -101,12 +121,10 @@ class _Thinner:
             return self._constant(node)
         if node.target is aten.expand.default or self._same(node):
             return self.of(given)
-        if node.target is aten.repeat.default and all(n == 1 for n in node.args[1][1:]):  # type: ignore[index,union-attr]
-            return self.of(given) if len(node.args[1]) == given.meta["val"].dim() else node  # type: ignore[arg-type]
-        if node.target is aten.slice.Tensor and given.target is aten.constant_pad_nd.default:
-            unpadded: Any = given.args[0]
-            if unpadded.meta["val"].shape == value.shape and not any(given.args[1][::2]):
-                return self.of(unpadded)
+        if _repeats_first(node):
+            return self.of(given)
+        if _unpads(node):
+            return self.of(given.args[0])
         if node.target in ELEMENTWISE:
             return self._elementwise(node)
         return node
@@ -117,7 +135,8 @@ class _Thinner:
         shapes = [self.of(n).meta["val"].shape for n in given]
         # batches of some may come again and again, of others not
         apart = len({s[0] for s in shapes if len(s) == value.dim() > 0} - {1}) > 1
-        whole = apart or math.prod(torch.broadcast_shapes(*shapes)) == value.numel()
+        broadcast: Any = torch.broadcast_shapes
+        whole = apart or math.prod(broadcast(*shapes)) == value.numel()
         known = {n: n if whole and n.meta["val"].dim() else self.of(n) for n in given}
         args, kwargs = pytree.tree_map_only(Node, known.__getitem__, (node.args, dict(node.kwargs)))
         return self._called(node, args, kwargs)

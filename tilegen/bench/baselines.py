@@ -23,13 +23,13 @@ from tilegen.ops.append import AppendAttributes
 from tilegen.ops.attention import AttentionAttributes
 from tilegen.ops.base import OpInstance
 from tilegen.ops.block_mask import hidden_keys
-from tilegen.ops.masks import added
 from tilegen.ops.cat import CatAttributes
 from tilegen.ops.conv2d import ConvAttributes, GroupedConvAttributes
 from tilegen.ops.conv_transpose2d import ConvTransposeAttributes
 from tilegen.ops.embedding import EmbeddingAttributes
 from tilegen.ops.gemm import LinearAttributes, MatmulAttributes
 from tilegen.ops.group_norm import GroupNormAttributes
+from tilegen.ops.masks import added
 from tilegen.ops.norm import LayerNormAttributes, RmsNormAttributes
 from tilegen.ops.pointwise import PointwiseAttributes, evaluate, spread
 from tilegen.ops.pool import AvgPoolAttributes, GlobalAvgPoolAttributes, PoolAttributes

@@ -139,10 +139,10 @@ def attention(
     = (bq, bk), or an int for both; not beside at. Query i then sees key j only where
     block_mask[⌊i/bq⌋][⌊j/bk⌋], of those that all else lets be seen. Blocks of keys that it hides from all
     queries of a tile are neither waited for nor loaded; what is hidden inside of a tile is computed and
-    dropped, so that it must be finite. bias: of q's dtype or float32, (B or 1, heads or 1, Sq or 1, Sk) or the
-    last two or three of these; it is added to the scores after softcap, so that -inf hides a key, whose v must
-    be finite; not beside at, nor where Sq or Sk moves. Of a divisor of B batches it is what batch b has at b
-    modulo that.
+    dropped, so that it must be finite. bias: of q's dtype or float32, (B or 1, heads or 1, Sq or 1, Sk) or
+    the last two or three of these, which is added to the scores after softcap, so that -inf hides a key,
+    whose v must be finite; not beside at, nor where Sq or Sk moves. Where it has a divisor of B batches,
+    batch b has that at b modulo the divisor.
     A query that sees no key gives 0. What keys hold that all else hides from all queries is of no matter.
 
     Raises:
@@ -150,8 +150,8 @@ def attention(
             < Sq, a window that is no positive int or without either, softcap is not positive, lengths beside
             at, a prefix that is no positive int up to Sk, or not beside causal alone, lengths or slopes of
             another shape or dtype, a block_mask of another shape, beside at or where Sq or Sk moves, a
-            block_size that is not of positive ints, or a bias of another shape or dtype, beside at or where Sq
-            or Sk moves.
+            block_size that is not of positive ints, or a bias of another shape or dtype, beside at or where
+            Sq or Sk moves.
 
     Source: arXiv 2205.14135 (one pass over the keys), 2305.13245 (shared key heads), 2004.05150 (windows),
     2408.00118 (soft caps), 2108.12409 (ALiBi), 1910.10683 (prefixes), 2412.05496 (FlexAttention, whose

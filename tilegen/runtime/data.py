@@ -15,7 +15,6 @@ from tilegen.ops.attention import AttentionAttributes
 from tilegen.ops.base import OpInstance
 from tilegen.ops.embedding import EmbeddingAttributes
 
-
 HIDDEN = 0.2  # of the keys, by what is added to scores
 
 

@@ -153,7 +153,11 @@ def _random_op(kind: str, r: random.Random) -> Plan:
             attributes["alibi"] = True
             operands += [[kv * group]]
         if not cached and r.random() < 0.5:
-            sizes = r.choice([s for s in range(1, batch + 1) if batch % s == 0]), r.choice([1, kv * group]), r.choice([1, m])
+            sizes = (
+                r.choice([s for s in range(1, batch + 1) if batch % s == 0]),
+                r.choice([1, kv * group]),
+                r.choice([1, m]),
+            )
             attributes["bias"] = list(sizes)
             operands += [[math.prod(sizes), k]]
         if not cached and attributes["causal"] and r.random() < 0.5:

@@ -355,9 +355,7 @@ class Attention(OpText):
         """In which a head ends with its last column, beyond which TMA fills in zeros. box: heads and rows."""
         sizes, pitches = (self.columns, heads, rows), (self.columns, self._pitch(operand.tensor))
         first = (operand.columns or (0, 0))[0]
-        return BoxMap(
-            f"{self.name}_{letter}", operand.tensor, sizes, pitches, (64, *box), (1, 1, 1), first
-        )
+        return BoxMap(f"{self.name}_{letter}", operand.tensor, sizes, pitches, (64, *box), (1, 1, 1), first)
 
     @property
     def maps(self) -> list[Map | BoxMap]:
