@@ -61,6 +61,7 @@ def _padded(d: str) -> Any:
         tg.attention(q, k, v, **how),
         tg.attention(q, k, v, causal=True, prefix=20, softcap=9.0, **how),
         tg.attention(q, k, v, block_mask=table, block_size=(30, 40), **how),
+        tg.attention(q, k, v, bias=tg.log(tg.input("bias", (2, 77, 77), d)), **how),
     )
 
 

@@ -295,6 +295,11 @@ def _mask(d: Draw, causal: bool, heads: int, queries: Value, keys: Value | None)
     how["alibi"] = d.weight(heads, dtype="float32") if d.maybe(0.3) else None
     if keys is not None:
         how["lengths"] = d.ids(keys.shape[0]) if d.maybe(0.3) else None
+        if d.maybe(0.3):
+            whole = keys.shape[0], heads, queries.shape[1]
+            sizes = (n if d.maybe() else 1 for n in whole)
+            how["bias"] = d.pick((d.input, d.weight))(*sizes, keys.shape[1])
+            how["bias"] = tg.log(tg.relu(how["bias"])) if d.maybe(0.4) else how["bias"]
         how["prefix"] = d.n(keys.shape[1]) if causal and not how["window"] and d.maybe() else None
         if d.maybe(0.3):
             size = d.n(5), d.n(5)

@@ -45,9 +45,9 @@ X = torch.zeros(2, 5, 16)
         (lambda x, _: nn.functional.dropout(x, 0.2, True), ["dropout of 0.2", ".eval()"]),
         (
             lambda x, _: nn.functional.scaled_dot_product_attention(
-                *[x.view(2, 5, 2, 8).transpose(1, 2)] * 3, attn_mask=torch.zeros(5, 5)
+                *[x.view(2, 5, 2, 8).transpose(1, 2)] * 3, dropout_p=0.5
             ),
-            ["attention with a mask"],
+            ["attention with dropout"],
         ),
     ],
 )

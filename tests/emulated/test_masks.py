@@ -11,7 +11,7 @@ import torch
 import tilegen as tg
 from tests.emulated.kernels import emulated, replaced
 from tests.gpu.gemms import Case
-from tests.gpu.ops import MASKS, masked
+from tests.gpu.ops import BIASES, MASKS, masked
 from tilegen.runtime.data import random_arguments
 
 NAMED = {c.name: c for c in MASKS}
@@ -26,7 +26,39 @@ FEW = Case("few queries", masked, {"S": 3, "K": 200, "B": 4, "lengths": True, "a
 BLOCKS, ODD, TOLD = (
     NAMED[n] for n in ("blocks, keys made", "blocks of odd sizes", "blocks, lengths, slopes")
 )
+HEADS_BIAS, PADDING, WINDOWS, MADE, FEW_BIAS, CAPPED_BIAS = (
+    NAMED[n]
+    for n in (
+        "a bias of heads, 197 keys",
+        "a bias of padding",
+        "a bias of windows",
+        "a bias that another op makes",
+        "a bias of batches and queries, 3 queries",
+        "a bias, capped, slopes",
+    )
+)
 FAULTS = [
+    ("sm_90a", HEADS_BIAS, "the bias is another query's", "query * Op::BIAS_OF_QUERY", "(query + 1) / 2"),
+    (
+        "sm_90a",
+        HEADS_BIAS,
+        "the bias is another head's",
+        "tg_op_y>(T, smem, ring, given, 0, blocks, seen,\n            limit, h * 197 + 128 * i",
+        "tg_op_y>(T, smem, ring, given, 0, blocks, seen,\n            limit, 128 * i",
+    ),
+    ("sm_90a", HEADS_BIAS, "one of odd keys is left out", "there - column", "(there - column) / 2 * 2"),
+    ("sm_90a", PADDING, "what hides keys is finite", "x == __int_as_float(0xff800000) ? x : ", ""),
+    ("sm_90a", PADDING, "what saw no key is divided by 0", "sum[half] == 0.0f ? 0.0f : ", ""),
+    ("sm_90a", PADDING, "the bias is another sequence's", "limit, b, ", "limit, 0, "),
+    ("sm_90a", WINDOWS, "the bias is another window's", "b % 4", "b / 2"),
+    ("sm_90a", MADE, "the bias is not awaited", "tg_waits(g, t, 0, 3, g.step);", ""),
+    ("sm_90a", FEW_BIAS, "the bias is another row's", "own / Op::HEADS, rows - 1", "own, rows - 1"),
+    ("sm_90a", CAPPED_BIAS, "the bias is capped", "if constexpr (Op::BIAS_LATE) tg_add", "if (false) tg_add"),
+    ("sm_80", HEADS_BIAS, "the bias is another query's", "h * 197 + query", "h * 197 + first_query"),
+    ("sm_80", HEADS_BIAS, "one of odd keys is left out", "there - column", "(there - column) / 2 * 2"),
+    ("sm_80", PADDING, "what hides keys is finite", "x == __int_as_float(0xff800000) ? x : ", ""),
+    ("sm_80", WINDOWS, "the bias is another window's", "b % 4", "b / 2"),
+    ("sm_80", CAPPED_BIAS, "the bias is dropped", "x += i ? v.y : v.x;", ""),
     ("sm_90a", BLOCKS, "other keys are masked", "return KEYS * tg_y_keys[at]", "return KEYS * (at % 3)"),
     ("sm_90a", BLOCKS, "other keys are loaded", "300 * b + 64 * tg_y_keys[4 * i + k]", "300 * b + 64 * k"),
     ("sm_90a", BLOCKS, "what saw no key is divided by 0", "sum[half] == 0.0f ? 0.0f : ", ""),
@@ -155,6 +187,11 @@ def test_right_under_every_adversary(case: Case) -> None:
     assert emulated(case, range(2)) == ""
 
 
+@pytest.mark.parametrize("case", BIASES, ids=lambda c: c.name)
+def test_what_is_added_to_scores_is_right_on_sm_80(case: Case) -> None:
+    assert emulated(case, range(1), target="sm_80") == ""
+
+
 @pytest.mark.parametrize(
     ("target", "case", "what", "old", "new"),
     FAULTS,
@@ -192,3 +229,32 @@ def test_sizes_may_move(what: dict[str, Any]) -> None:
         arguments = random_arguments(still, s)
         want = tg.reference(still, *arguments)
         torch.testing.assert_close(kernel(*arguments).float(), want, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("target", ["cuda-emulated", "cpu"])
+@pytest.mark.parametrize("bias", ["b", "hq", "bhq"])
+def test_batches_of_a_bias_may_move(target: str, bias: str) -> None:
+    how: dict[str, Any] = {"S": 20, "heads": 2, "bias": bias}
+    kernel = tg.compile(masked(B=tg.dim("B", max=9), **how), target, on=4)
+    for b in (1, 2, 9):
+        still = masked(B=b, **how)
+        arguments = random_arguments(still, b)
+        want = tg.reference(still, *arguments)
+        torch.testing.assert_close(kernel(*arguments).float(), want, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("machine", ["h200", "a100", "cpu"])
+def test_a_row_of_the_least_numbers_is_a_mean(machine: str) -> None:
+    """Models hide keys so, and of a row that sees none torch gives a mean; -inf gives 0."""
+    program = masked(B=2, S=70, heads=2, kv_heads=2, bias="b", wide=True)
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(t.shape).bfloat16() for t in program.arguments[:3])
+    bias = torch.zeros(2, 1, 1, 70)
+    bias[0], bias[1, ..., :40] = torch.finfo(torch.float32).min, torch.finfo(torch.bfloat16).min
+    on = {} if machine == "cpu" else {"on": machine}
+    kernel = tg.compile(program, "cpu" if machine == "cpu" else "cuda-emulated", **on)
+    heads = [x.float().unflatten(-1, (2, 64)).transpose(1, 2) for x in (q, k, v)]
+    want = torch.nn.functional.scaled_dot_product_attention(*heads, bias).transpose(1, 2).flatten(2)
+    torch.testing.assert_close(kernel(q, k, v, bias).float(), want, rtol=2e-2, atol=2e-2)
+    bias[0] = -torch.inf
+    assert not kernel(q, k, v, bias)[0].any()

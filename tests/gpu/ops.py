@@ -468,11 +468,12 @@ def windowed(B=2, S=300, heads=4, kv_heads=2, D=64, window=70, cap=0.0, made=Fal
 @tg.spec
 def masked(
     B=3, S=300, K=0, heads=4, kv_heads=2, D=64, causal=False, lengths=False, prefix=0, alibi=False, window=0,
-    cap=0.0, made=False, every=0, bq=64, bk=64, dtype="bfloat16"
+    cap=0.0, made=False, every=0, bq=64, bk=64, bias=None, windows=0, wide=False, dtype="bfloat16"
 ):
     """S queries over K keys, or as many, of sequences that have lengths, or begin with a prefix, or whose
     scores rise by slopes, or that see one block of bk keys of so many; of keys that another op makes, or
-    not."""
+    not. bias: what is added to scores, of all batches, heads and queries that it names, or of so many windows
+    again and again; made as keys are; wide: as float32."""
     q = tg.input("q", (B, S, heads * D), dtype)
     k, v = (tg.input(name, (B, K or S, kv_heads * D), dtype) for name in "kv")
     k = tg.relu(k, name="h") if made else k
@@ -485,6 +486,10 @@ def masked(
         "block_mask": table(-(-S // bq), -(-(K or S) // bk), every) if every else None,
         "block_size": (bq, bk),
     }
+    if bias is not None:
+        sizes = (windows or B if "b" in bias else 1, heads if "h" in bias else 1, S if "q" in bias else 1)
+        added = tg.input("bias", (*sizes, K or S), "float32" if wide else dtype)
+        how["bias"] = tg.log(tg.relu(added), name="added") if made else added
     return tg.attention(q, k, v, heads=heads, kv_heads=kv_heads, causal=causal, name="y", **how)
 
 
@@ -771,6 +776,27 @@ MASKS = [
     Case("blocks, a prefix", masked, {"every": 2, "bk": 32, "causal": True, "prefix": 100, "made": True}),
     Case("blocks of odd sizes, lengths, 128 rows", masked, {**LENGTHS, "every": 2, "bk": 100}, ROWS_128),
 ]
+FOUR = {"heads": 4, "kv_heads": 4}
+WINDOW_BIAS = {"S": 49, "D": 32, "B": 8, "bias": "bhq", "windows": 4, "dtype": "float16", **FOUR}
+BIASES = [
+    Case("a bias of heads, 197 keys", masked, {"S": 197, "bias": "hq", "B": 2, **FOUR}),
+    Case("a bias of padding", masked, {"S": 130, "bias": "b", "dtype": "float16"}),
+    Case("a bias of windows", masked, WINDOW_BIAS),
+    Case("a bias of all, 17 queries, heads of 128", masked, {"S": 17, "D": 128, "bias": "bhq", "wide": True}),
+    Case("a bias of keys alone", masked, {"S": 40, "K": 150, "bias": "", "wide": True}),
+    Case("a bias of queries, causal", masked, {"S": 200, "bias": "q", "causal": True}),
+    Case("a bias of batches and heads", masked, {"S": 70, "bias": "bh", "dtype": "float16"}),
+    Case("a bias of batches and queries, 3 queries", masked, {"S": 3, "K": 200, "bias": "bq", "wide": True}),
+    Case("a bias that another op makes", masked, {"S": 197, "bias": "hq", "B": 2, "made": True}),
+    Case("a bias that another op makes, causal, 128 rows", masked,
+         {"S": 300, "D": 128, "bias": "bq", "B": 2, "made": True, "causal": True}, ROWS_128),
+    Case("a bias, capped, slopes", masked, {**SLOPES, "S": 77, "K": 140, "cap": 2.0, "bias": "hq"}),
+    Case("a bias, capped, 5 queries, made", masked,
+         {"S": 5, "K": 140, "D": 40, "cap": 2.0, "bias": "bhq", "made": True}),
+    Case("a bias, lengths, a window", masked, {**LENGTHS, "S": 150, "window": 40, "bias": "h"}),
+    Case("a bias, blocks", masked, {"every": 3, "made": True, "bias": "hq", "B": 1}),
+]
+MASKS += BIASES
 
 OPS = [
     *(*THREADS, *NORMED, *CONVOLUTIONS, *ATTENTIONS, *CACHED, *PASSED, *WINDOWS, *MASKS),

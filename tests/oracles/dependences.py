@@ -179,9 +179,7 @@ def _cat(b: OpInstance) -> Iterator[Work]:
 
 def _strided_copy(b: OpInstance) -> Iterator[Work]:
     sizes, strides, shape = attribute(b, "sizes"), attribute(b, "strides"), b.shape(0)
-    places = attribute(b, "offset") + sum(
-        i * s for i, s in zip(np.indices(sizes), strides, strict=True)
-    )
+    places = attribute(b, "offset") + sum(i * s for i, s in zip(np.indices(sizes), strides, strict=True))
     places = np.asarray(places).reshape(b.out)
     for box in product(*(cut(n, t) for n, t in zip(b.out, b.tile, strict=True))):
         of_rows: dict[Any, list[int]] = {}
@@ -226,7 +224,7 @@ def _attention(b: OpInstance) -> Iterator[Work]:
     batch, q_len, k_len, heads, kv, d = (
         attribute(b, a) for a in ("batch", "q_len", "k_len", "heads", "kv_heads", "head_dim")
     )
-    told = [name for name in ("lengths", "alibi") if attribute(b, name, False)]  # operands after q, k and v
+    told = [name for name in ("lengths", "alibi", "bias") if attribute(b, name, False)]  # after q, k and v
     at, splits, prefix = 3 + len(told), attribute(b, "splits", 0), attribute(b, "prefix", 0)
     with_position = len(b.op.operands) > at
     width = d + 8 if splits else d
@@ -254,8 +252,17 @@ def _attention(b: OpInstance) -> Iterator[Work]:
         if attribute(b, "forwarded", False):
             new = (range(image * q_len, (image + 1) * q_len), head)
             reads += [(at + 1, -1, new), (at + 2, -1, new)]
-        each = {"lengths": [image], "alibi": hs}
-        reads += [(3 + n, -1, (each[name],)) for n, name in enumerate(told)]
+        each: dict[str, Any] = {"lengths": ([image],), "alibi": (hs,)}
+        if "bias" in told:
+            batches, of_heads, queries = attribute(b, "bias")
+            all_rows = [
+                (image % batches * of_heads + h % of_heads) * queries + q % queries for h in hs for q in mine
+            ]
+            hull = range(min(all_rows), max(all_rows) + 1)  # a tile reads one box
+            if 1 < batches < batch:
+                hull = range(batches * of_heads * queries)
+            each["bias"] = (hull, range(k_len))
+        reads += [(3 + n, -1, each[name]) for n, name in enumerate(told)]
         yield Work(writes, -(-len(blocks) // max(1, splits)), reads)
 
 

@@ -214,7 +214,8 @@ def _attention(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
         d if splits == 1 else d + 8,
     )
     own = [(b * q_len + r, h * t[2] * d + x) for r in mine for x in range(t[2] * d)]
-    at = 3 + a.get("lengths", False) + a.get("alibi", False)  # where a position is
+    told = a.get("lengths", False) + a.get("alibi", False)
+    at = 3 + told + ("bias" in a)  # where a position is
     keys = [
         y
         for y in range(k_len)
@@ -242,7 +243,16 @@ def _attention(a: dict[str, Any], t: Index, c: Index, shapes: Shapes) -> Tile:
     reads: list[Read] = [(None, 0, one) for one in own]
     reads += [(None, at, (0,))] if at in shapes else []
     reads += [(None, 3, (b,))] if a.get("lengths") else []
-    reads += [(None, at - 1, (h * t[2] + n,)) for n in range(t[2])] if a.get("alibi") else []
+    reads += [(None, 2 + told, (h * t[2] + n,)) for n in range(t[2])] if a.get("alibi") else []
+    if "bias" in a:
+        batches, heads, queries = a["bias"]
+        rows = [
+            (b % batches * heads + (h * t[2] + n) % heads) * queries + r % queries
+            for n in range(t[2])
+            for r in mine
+        ]
+        # the tile reads one box: from its first row to its last
+        reads += [(None, at - 1, (row, y)) for row in range(min(rows), max(rows) + 1) for y in range(k_len)]
     # which keys are a share's own, only the position tells: it may read any from its first step on
     reads += [
         (number[y // t[1]] if splits == 1 else 0, way, (b * k_len + y, group * d + x))

@@ -26,7 +26,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from torch.utils import _pytree as pytree
 
 from tilegen import __version__, config
-from tilegen.backend import masks, sizes, spelled, words
+from tilegen.backend import masks, sizes, spelled, thin_masks, words
 from tilegen.backend.gain import Gain, gain
 from tilegen.backend.region import Region
 from tilegen.backend.rewrite import Candidate, decomposed, replaced, unpadded, unstrided
@@ -62,10 +62,12 @@ class JointPass(CustomGraphPass):
         unpadded(graph)
         spelled.as_calls(graph)
         masks.as_flags(graph)
+        thinned = thin_masks.thinned(graph)
         became: dict[Node, Node] = {}
         for candidate in _regions(graph, self.inputs):
             became |= replaced(graph, candidate, self.decompositions, became)
         stable_topological_sort(graph)
+        thin_masks.restored(graph, thinned)
         decomposed(graph, self.decompositions)
         graph.eliminate_dead_code()
         graph.lint()

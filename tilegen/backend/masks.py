@@ -54,15 +54,24 @@ def as_flags(graph: Graph) -> None:
     known = cache(hides_later)  # many layers have one mask
     for target in DROPOUT:
         for node in graph.find_nodes(op="call_function", target=target):
-            mask, plain = _mask(node), not any(node.args[DROPOUT[target] : DROPOUT[target] + 2])
+            mask, plain = mask_of(node), not any(node.args[DROPOUT[target] : DROPOUT[target] + 2])
             if mask is not None and plain and (causal := known(mask)) is not None:
                 _flagged(node, causal)
     graph.eliminate_dead_code()
 
 
-def _mask(node: Node) -> Node | None:
-    found = node.kwargs.get("attn_mask") if node.target in MASK_BY_NAME else node.args[3]
+def mask_of(node: Node) -> Node | None:
+    """What an attention has of a mask."""
+    found = node.kwargs.get("attn_mask", node.args[3] if len(node.args) > 3 else None)
     return found if isinstance(found, Node) else None
+
+
+def set_mask(node: Node, mask: Node) -> None:
+    """Gives an attention that has a mask another one."""
+    if "attn_mask" in node.kwargs:
+        node.kwargs = {**node.kwargs, "attn_mask": mask}
+    else:
+        node.args = (*node.args[:3], mask, *node.args[4:])
 
 
 def _flagged(node: Node, causal: bool) -> None:
@@ -78,7 +87,7 @@ def _flagged(node: Node, causal: bool) -> None:
 def hides_later(mask: Node) -> bool | None:
     """Whether a mask is that of causal attention; False: it hides nothing; None where neither is known."""
     shape = mask.meta["val"].shape
-    if len(shape) < 2 or not (cone := _of_constants(mask)):
+    if len(shape) < 2 or not (cone := made_of(mask)):
         return None
     symbols = sorted({s for n in cone for s in sizes.symbols(n)}, key=str)
     if not symbols:
@@ -106,7 +115,7 @@ def _hides_later(mask: Node, at: Mapping[sp.Symbol, int]) -> bool | None:
         return True if rows == columns and torch.equal(hidden, later) else None
 
 
-def _of_constants(node: Node) -> set[Node]:
+def made_of(node: Node) -> set[Node]:
     """All that a node is computed of, itself too; none where that is not constants alone."""
     left, seen = [node], {node}
     while left:
@@ -119,6 +128,12 @@ def _of_constants(node: Node) -> set[Node]:
         seen |= new
         left += new
     return seen
+
+
+def of_constants(node: Node) -> bool:
+    """Whether a node is the same at each call, and in each run of the model."""
+    made = made_of(node)
+    return bool(made) and not any(map(sizes.symbols, made))
 
 
 def _of_first_places(node: Node) -> bool:
@@ -138,6 +153,25 @@ def _numbers(node: Node, packet: Any) -> Iterator[Any]:
         computes = str(argument.type) in ("number", "Tensor") or argument.name in ("start", "step")
         if computes and isinstance(given, (bool, int, float)):
             yield given
+
+
+def alike(node: Node) -> list[int]:
+    """Dimensions of a node of constants along which all elements are the same."""
+    with unset_fake_temporarily(), disable_proxy_modes_tracing(), torch.no_grad():
+        value = _computed(node, {})
+        long = [d for d, size in enumerate(value.shape) if size > 1]
+        return [d for d in long if bool((value == value.narrow(d, 0, 1)).all())]
+
+
+def period(node: Node) -> int:
+    """How many places of the first dimension of a node of constants come again and again."""
+    with unset_fake_temporarily(), disable_proxy_modes_tracing(), torch.no_grad():
+        value = _computed(node, {})
+        size = len(value)
+        again = (
+            n for n in range(1, size + 1) if size % n == 0 and bool((value[n:] == value[: size - n]).all())
+        )
+        return next(again)
 
 
 def _computed(node: Node, at: Mapping[sp.Symbol, int]) -> Any:

@@ -46,8 +46,8 @@ def replaced(
             node = became.get(node, node)
             how = region.spec.taken.get(name)  # none of a weight
             arguments.append(node if how is None else _inlined(graph, how.of, [node], table))
-        call = _called(graph, torch.ops.tilegen.region.default, (candidate.text, arguments))
-        made = [_called(graph, operator.getitem, (call, n)) for n in range(len(region.program.outputs))]
+        call = called(graph, torch.ops.tilegen.region.default, (candidate.text, arguments))
+        made = [called(graph, operator.getitem, (call, n)) for n in range(len(region.program.outputs))]
         for node, returned in zip(candidate.results, region.spec.returned, strict=True):
             new = _inlined(graph, lambda *given, r=returned: r.of(given), made, table)
             new = _laid_out(graph, new, node, table)
@@ -67,13 +67,13 @@ def _laid_out(graph: Graph, new: Node, node: Node, table: Decompositions) -> Nod
     if sizes.alike(new.meta["val"].stride(), wanted) or not words.leaves(node):
         return new
     if all(isinstance(n, int) for n in wanted):
-        return _called(graph, force_stride_order, (new, wanted))
+        return called(graph, force_stride_order, (new, wanted))
     order = sorted(range(len(wanted)), key=lambda d: -sizes.hint(wanted[d]))
     back = [order.index(d) for d in range(len(order))]
     return _inlined(graph, lambda a: a.permute(order).contiguous().permute(back), [new], table)
 
 
-def _called(graph: Graph, target: Any, args: tuple[Any, ...], **kwargs: Any) -> Node:
+def called(graph: Graph, target: Any, args: tuple[Any, ...], **kwargs: Any) -> Node:
     """A call, and its value."""
     node = graph.call_function(target, args, kwargs)
     values = torch.fx.node.map_arg(args, lambda n: n.meta["val"])

@@ -1,17 +1,19 @@
 """Attention that a graph spells out as two products and a softmax, as one call again.
 
     p = softmax(α q kᵀ + mask)     p v          before, α as factors of q, kᵀ or the scores, casts anywhere
-    _scaled_dot_product_attention_math(q, k, v, is_causal=…, scale=α)                                  after
+    _scaled_dot_product_attention_math(q, k, v, mask, is_causal=…, scale=α)                            after
 
-torch takes its own attention apart so where none of its kernels takes the mask. Masks are those that flags
-say (tilegen.backend.masks). What no region takes is taken apart again (tilegen.backend.rewrite).
+torch takes its own attention apart so where none of its kernels takes the mask. Of masks that flags say
+(tilegen.backend.masks) nothing is added; else what is: several tensors as their sum, each as it is broadcast
+to the scores, of windows to those of each image. What no region takes is taken apart again
+(tilegen.backend.rewrite).
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -19,12 +21,14 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from tilegen.backend import sizes
+from tilegen.backend import sizes, words
 from tilegen.backend.masks import hides_later
+from tilegen.backend.rewrite import called
 from tilegen.nn.patterns import COPIES, narrows
 
 aten = torch.ops.aten
-CALL = aten._scaled_dot_product_attention_math.default
+CALL = words.MATH
+WIDE = (torch.float16, torch.bfloat16, torch.float32)  # types of what may be added to scores
 RESHAPES = (aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.expand.default)
 FACTORS = (aten.mul.Scalar, aten.mul.Tensor)
 DIVISORS = (aten.div.Scalar, aten.div.Tensor)
@@ -32,13 +36,14 @@ DIVISORS = (aten.div.Scalar, aten.div.Tensor)
 
 @dataclass(frozen=True)
 class Spelled:
-    """An attention: its operands (B, h, S, D), whether it is causal, the factor of its scores. inside: the
-    nodes that it stands for."""
+    """An attention: its operands (B, h, S, D), whether it is causal, what is added to its scores, and their
+    factor. inside: the nodes that it stands for."""
 
     q: Node
     k: Node
     v: Node
     causal: bool
+    added: tuple[_Added, ...]
     scale: float
     inside: frozenset[Node]
 
@@ -57,9 +62,10 @@ def as_calls(graph: Graph) -> None:
 def _replace(graph: Graph, end: Node, found: Spelled) -> None:
     wide = end.meta["val"].dtype
     with graph.inserting_before(end):
+        mask = _sum(graph, found)
         call = graph.call_function(
             CALL,
-            (found.q, found.k, found.v, None, 0.0, found.causal),
+            (found.q, found.k, found.v, mask, 0.0, found.causal),
             {"scale": found.scale},
         )
         first = graph.call_function(operator.getitem, (call, 0))
@@ -89,11 +95,13 @@ def _of(end: Any, known: Callable[[Node], bool | None]) -> Spelled | None:
     (q, of_q), (k, of_k), (v, of_v) = (f for f in found if f is not None)
     if of_v != 1.0 or len({n.meta["val"].dtype for n in (q, k, v)}) > 1 or not _fit(q, k, v, end):
         return None
-    causal = False if scores.mask is None else known(scores.mask)
-    if causal is None:
+    causal = known(scores.added[0].node) if len(scores.added) == 1 else None
+    added = scores.added if causal is None else ()
+    shape = (*q.meta["val"].shape[:3], k.meta["val"].shape[2])
+    if not all(n.fits(shape) for n in added):
         return None
     scale = scores.scale * of_q * of_k * turned[1]
-    return Spelled(q, k, v, causal, scale, frozenset(inside))
+    return Spelled(q, k, v, bool(causal), added, scale, frozenset(inside))
 
 
 def _fit(q: Node, k: Node, v: Node, end: Node) -> bool:
@@ -126,27 +134,85 @@ def _softmax(node: Any, inside: set[Node]) -> Any:
 
 
 @dataclass(frozen=True)
+class _Added:
+    """What is added to scores that are seen in this shape."""
+
+    node: Node
+    shape: tuple[int, ...]
+
+    def sizes(self, of_scores: Sequence[int]) -> list[int] | None:
+        """Its own as part of (B, h, Sq, Sk), the first perhaps a divisor of B; None where it is no such
+        part."""
+        given = self.node.meta["val"].shape
+        own = [*[1] * (len(self.shape) - len(given)), *given]
+        if len(self.shape) == 4:
+            return own
+        if len(self.shape) != 5 or own[0] != 1 or self.shape[0] * self.shape[1] != of_scores[0]:
+            return None
+        return own[1:]
+
+    def fits(self, of_scores: Sequence[int]) -> bool:
+        if self.node.meta["val"].dtype not in WIDE or len(self.shape) == 4 and self.shape != tuple(of_scores):
+            return False
+        own = self.sizes(of_scores)
+        if own is None or of_scores[0] % own[0] or own[3] != of_scores[3]:
+            return False
+        return all(n in (1, whole) for n, whole in zip(own[1:3], of_scores[1:3], strict=True))
+
+
+def _sum(graph: Graph, found: Spelled) -> Node | None:
+    """All that is added to scores, as one tensor."""
+    total: Node | None = None
+    batch = found.q.meta["val"].shape[0]
+    scores = (*found.q.meta["val"].shape[:3], found.k.meta["val"].shape[2])
+    for n in found.added:
+        sizes, node = n.sizes(scores), n.node
+        assert sizes is not None
+        if list(node.meta["val"].shape) != sizes:
+            node = called(graph, aten.reshape.default, (node, sizes))
+        total = node if total is None else called(graph, aten.add.Tensor, (total, node))
+    if total is None:
+        return None
+    dtype, again = found.q.meta["val"].dtype, batch // total.meta["val"].shape[0]
+    if total.meta["val"].dtype is not dtype:
+        total = called(graph, torch.ops.prims.convert_element_type.default, (total, dtype))
+    if total.meta["val"].shape[0] > 1 and again > 1:
+        total = called(graph, aten.repeat.default, (total, [again, 1, 1, 1]))
+    return total
+
+
+@dataclass(frozen=True)
 class _Scores:
-    """product · scale + mask."""
+    """product · scale + all that is added."""
 
     product: Any
-    mask: Node | None
+    added: tuple[_Added, ...]
     scale: float
 
 
 def _scores(node: Any, inside: set[Node]) -> _Scores | None:
-    mask = None
-    if node.target is aten.add.Tensor and not node.kwargs:
+    """What sums come to, from the last on; factors are of the product alone."""
+    added: list[_Added] = []
+    while node.target is aten.add.Tensor and not node.kwargs:
         a, b = node.args
         if not isinstance(a, Node) or not isinstance(b, Node):
             return None
-        node, mask = (a, b) if _of_product(a) else (b, a)
+        before, other = (a, b) if _of_product(a) else (b, a)
+        added.append(_Added(other, tuple(node.meta["val"].shape)))
+        node = _peeled(before, inside)
     found, scale = _scaled(node, inside)
-    return _Scores(found, mask, scale) if found.target is aten.bmm.default else None
+    return _Scores(found, tuple(added), scale) if found.target is aten.bmm.default else None
 
 
 def _of_product(node: Any) -> bool:
-    return _scaled(node, set())[0].target is aten.bmm.default
+    """Whether it is a product, but for factors and for what is added to it."""
+    found, _ = _scaled(node, set())
+    sums = found.target is aten.add.Tensor and not found.kwargs
+    return (
+        found.target is aten.bmm.default
+        or sums
+        and any(isinstance(n, Node) and _of_product(n) for n in found.args)
+    )
 
 
 def _turned(node: Any, inside: set[Node]) -> tuple[Any, float] | None:

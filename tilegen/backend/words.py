@@ -20,6 +20,7 @@ from tilegen.nn.aten import TABLE, VIEWS
 from tilegen.nn.aten_choices import COMPARISONS, chooses
 
 aten = torch.ops.aten
+MATH = aten._scaled_dot_product_attention_math.default  # which torch takes apart by itself
 # operators that Inductor would take apart before a region could know them
 KEPT = (
     aten.native_layer_norm.default,
@@ -39,7 +40,7 @@ KEPT = (
     aten._native_batch_norm_legit_no_training.default,
     aten.upsample_nearest2d.vec,
     aten.linalg_vector_norm.default,
-    aten._scaled_dot_product_attention_math.default,
+    MATH,
 )
 # of these, specs know the first result alone
 FIRST_ALONE = (
@@ -52,7 +53,7 @@ FIRST_ALONE = (
     aten._scaled_dot_product_flash_attention_for_cpu.default,
     aten._scaled_dot_product_efficient_attention.default,
     aten._scaled_dot_product_cudnn_attention.default,
-    aten._scaled_dot_product_attention_math.default,
+    MATH,
 )
 OF_WHOLE_NUMBERS = (aten.embedding.default, aten.argmax.default, aten.topk.default, aten.gather.default)
 HALF = (torch.float16, torch.bfloat16)

@@ -29,6 +29,7 @@ from tilegen.ops.conv_transpose2d import ConvTransposeAttributes
 from tilegen.ops.embedding import EmbeddingAttributes
 from tilegen.ops.gemm import LinearAttributes, MatmulAttributes
 from tilegen.ops.group_norm import GroupNormAttributes
+from tilegen.ops.masks import added
 from tilegen.ops.norm import LayerNormAttributes, RmsNormAttributes
 from tilegen.ops.pointwise import PointwiseAttributes, evaluate, spread
 from tilegen.ops.pool import AvgPoolAttributes, GlobalAvgPoolAttributes, PoolAttributes
@@ -329,14 +330,16 @@ def _attention(attention: Attention, b: OpInstance, *operands: Any) -> Any:
     if seen != a.k_len:
         k, v = k[:, :seen], v[:, :seen]
     if a.masks:
-        lengths, slopes = (operands[b.index(n)] if b.has(n) else None for n in ("lengths", "slopes"))
-        return _masked(a, q, k, v, seen, lengths, slopes).reshape(b.out)
+        told = [operands[b.index(n)] if b.has(n) else None for n in ("lengths", "slopes", "bias")]
+        return _masked(a, q, k, v, seen, *told).reshape(b.out)
     return attention(b, q, k, v, seen).reshape(b.out)
 
 
-def _masked(a: AttentionAttributes, q: Any, k: Any, v: Any, seen: int, lengths: Any, slopes: Any) -> Any:
-    """Of what no fused kernel of torch takes: a window, a prefix, a block mask, lengths and slopes as a mask,
-    a soft cap op by op."""
+def _masked(
+    a: AttentionAttributes, q: Any, k: Any, v: Any, seen: int, lengths: Any, slopes: Any, bias: Any
+) -> Any:
+    """Of what no fused kernel of torch takes: a window, a prefix, a block mask, lengths, slopes and a bias as
+    a mask, a soft cap op by op."""
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
     mask, places = torch.ones(a.q_len, seen, dtype=torch.bool), torch.arange(seen)
     mask = mask.tril(seen - a.q_len) if a.causal else mask
@@ -347,6 +350,9 @@ def _masked(a: AttentionAttributes, q: Any, k: Any, v: Any, seen: int, lengths: 
     rise = None
     if slopes is not None:
         rise = slopes[:, None, None] * (places - torch.arange(a.q_len)[:, None] - (seen - a.q_len))
+    if bias is not None and a.bias is not None:
+        more = added(bias, a.bias, a.batch)
+        rise = more if rise is None else more + rise
     if a.cap is None:
         given = mask if rise is None else torch.where(mask, rise, -math.inf).to(q.dtype)
         y = F.scaled_dot_product_attention(q, k, v, given, scale=a.scale, enable_gqa=a.heads != a.kv_heads)
@@ -354,7 +360,7 @@ def _masked(a: AttentionAttributes, q: Any, k: Any, v: Any, seen: int, lengths: 
     k, v = (t.repeat_interleave(a.heads // a.kv_heads, dim=1) for t in (k, v))
     scores = a.cap * ((q @ k.mT) * (a.scale / a.cap)).tanh()
     p = (scores if rise is None else (scores + rise).to(q.dtype)).masked_fill(~mask, -math.inf).softmax(-1)
-    p = p if not a.leaves_rows else p.masked_fill(~mask.any(-1, keepdim=True), 0.0)
+    p = p if not a.leaves_rows else p.nan_to_num(0.0)  # of rows that see no key
     return (p @ v).transpose(1, 2)
 
 

@@ -51,6 +51,11 @@ class OpText:
         return taken_keys(self.bound)
 
     @property
+    def adds_bias(self) -> bool:
+        """attention: whether a tensor is added to its scores."""
+        return self.bound.has("bias")
+
+    @property
     def ropes(self) -> bool:
         """append: whether rows are turned by their position."""
         return ropes(self.bound)

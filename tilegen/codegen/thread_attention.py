@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 
 from tilegen.codegen.cuda_op import mma_problem
+from tilegen.codegen.score_bias import ScoreBias
 from tilegen.codegen.thread_conv import REDUCTIONS, SCRATCH
 from tilegen.ops.attention import AttentionAttributes, over_caches, splits, taken
 from tilegen.ops.base import OpInstance, ceil_div
@@ -143,7 +144,17 @@ class ThreadAttention:
     def beside(self) -> bool:
         """Whether there is anything to say of its keys besides."""
         a = self.attributes
-        return a.lengths or a.alibi or a.block_mask is not None
+        return a.lengths or a.alibi or a.block_mask is not None or a.bias is not None
+
+    @property
+    def bias(self) -> ScoreBias | None:
+        """What a tensor adds to its scores."""
+        return ScoreBias(self.bound) if self.attributes.bias else None
+
+    @property
+    def bias_factor(self) -> float:
+        """What brings it to what it is added to: products, or capped scores in powers of two."""
+        return math.log2(math.e) if self.caps else 1.0 / self.attributes.outer
 
     @property
     def hides(self) -> bool:

@@ -101,6 +101,11 @@ class ThreadKernel:
         return any(op.heads.attributes.alibi for op in self.thread_tiles if op.heads)
 
     @property
+    def adds_bias(self) -> bool:
+        """Whether a tensor is added to scores of any attention."""
+        return any(op.heads.bias for op in self.thread_tiles if op.heads)
+
+    @property
     def norms_groups(self) -> bool:
         return any(op.group for op in self.thread_tiles)
 

@@ -258,6 +258,8 @@ class ThreadOp(MacroOp):
                 return range(2)
             case GroupedConvAttributes():
                 return range(1 if self.by_eights else 0, 2)
+            case AttentionAttributes() if self.adds_bias:
+                return range(self.bound.index("bias"), self.bound.index("bias") + 1)
         return range(0)
 
     @cached_property

@@ -3,6 +3,7 @@
     step  = meet + keys · (softmax + products · D) / clock · turn
     tile  = fixed + head · rows / 128 · D / 64 + turns · step, or its share of all bytes from memory; rows:
             those that are queries'
+    step += bytes of what is added to scores, through the cache
     alone = the longest of the SMs' sums of tiles + first + start · CTAs / SMs
 
 A warpgroup has 64 rows of queries. Both work on each block of keys of a tile of 128. Its queries come while
@@ -21,6 +22,7 @@ import numpy as np
 
 from tilegen.analysis.regions import Array, tiles_of
 from tilegen.arch.machine import CLOCK, Machine
+from tilegen.frontend.program import element_bytes
 from tilegen.ops.attention import FEW, AttentionAttributes, halved, over_caches
 from tilegen.ops.base import OpInstance
 
@@ -60,10 +62,20 @@ def tile_times(b: OpInstance, machine: Machine, rates: AttentionRates = RATES) -
     moved = rates.head * rows / 128 * d / 64
     products = keys * (rates.softmax + rates.products * d) / CLOCK
     step = rates.meet + products * (rates.turn if half else 1.0)
+    step += 1e6 * _bias_bytes(b) / (machine.cache / machine.sms)
     steps = tiles.steps
     memory = 1e6 * b.operand_bytes / len(steps) / (machine.memory / machine.sms)
     fixed, turns = (rates.joined, (steps + 1) // 2) if half else (rates.fixed, steps)
     return np.maximum(fixed + moved + turns * step, memory)
+
+
+def _bias_bytes(b: OpInstance) -> float:
+    """Of what is added to the scores of a tile in a step: a row for all queries, or for each."""
+    a, (queries, keys, heads) = AttentionAttributes.of(b), b.tile
+    if a.bias is None:
+        return 0.0
+    rows = (heads if a.bias[1] != 1 else 1) * (queries if a.bias[2] != 1 else 1)
+    return float(rows * keys * element_bytes(b.dtype(b.index("bias"))))
 
 
 def alone_us(b: OpInstance, machine: Machine, rates: AttentionRates = RATES) -> float:

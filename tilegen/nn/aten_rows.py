@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -321,8 +322,8 @@ def _attention(
 ) -> View:
     if not all(isinstance(x, View) for x in (q, k, v)):
         raise SpecError("attention of weights")
-    if mask is not None or dropout:
-        raise SpecError("attention with a mask or dropout; causal attention is known")
+    if dropout:
+        raise SpecError("attention with dropout")
     if causal and q.shape[2] != k.shape[2]:
         raise SpecError(f"causal attention of {q.shape[2]} queries over {k.shape[2]} keys")
     (query, heads), (key, kv_heads), (value, _) = (_heads(t, x) for x in (q, _shared(k), _shared(v)))
@@ -334,9 +335,36 @@ def _attention(
         kv_heads=kv_heads,
         causal=causal,
         scale=scale,
+        bias=None if mask is None else _bias(t, mask, query.dtype),
         name=t.name("attention"),
     )
     return View.of_heads(made, heads)
+
+
+def _bias(t: Trace, mask: Any, dtype: str) -> Value:
+    """What a mask adds to scores, (B, h, Sq, Sk) with 1 for what is alike all along a dimension."""
+    if isinstance(mask, torch.Tensor):
+        return t.weight(_of_scores(mask, getattr(torch, dtype)), "mask")
+    alike = [tuple(a for a in d if a.place) for d in mask.dims]
+    # batches may have the same again and again
+    if any(a and a != d for a, d in zip(alike[1:], mask.dims[1:], strict=True)) or (
+        alike[0] != mask.dims[0][len(mask.dims[0]) - len(alike[0]) :]
+    ):
+        raise SpecError(f"a mask {mask.shape}, of which parts of a dimension are alike")
+    view = View(mask.value, (*alike[:-1], mask.dims[-1]))
+    others = [a.place for d in view.dims[:-1] for a in d]
+    if view.rows() is None or others != sorted(others):
+        view = t.copied(view)
+    return replace(rows_of(view), shape=(*[1] * (4 - len(view.shape)), *view.shape))
+
+
+def _of_scores(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A mask of weights alone as what is added to scores, what is alike once."""
+    for d, stride in enumerate(mask.stride()[:-1]):
+        mask = mask.narrow(d, 0, 1) if stride == 0 and mask.shape[d] > 1 else mask
+    if mask.dtype is torch.bool:
+        mask = torch.where(mask, 0.0, -math.inf).to(dtype)
+    return mask if mask.dtype in (dtype, torch.float32) else mask.to(dtype)
 
 
 def _heads(t: Trace, x: View) -> tuple[Value, int]:

@@ -23,12 +23,23 @@ from tilegen.ops.base import (
     ceil_div,
     need,
     register,
+    whole,
 )
 from tilegen.ops.block_mask import KeyBlocks, Rows, checked_mask, fitting, key_blocks
 from tilegen.ops.extrema import largest, smallest
 from tilegen.ops.heads import head_operand, head_shape, position, rotated
 from tilegen.ops.listed import Numbers, entry
-from tilegen.ops.masks import ahead, check_prefix, hidden, lengths_operand, slopes_operand
+from tilegen.ops.masks import (
+    BiasSizes,
+    added,
+    ahead,
+    bias_operand,
+    bias_rows,
+    check_prefix,
+    hidden,
+    lengths_operand,
+    slopes_operand,
+)
 
 FEW = 64  # rows of queries, of all heads of a tile, that one warpgroup of a GPU takes
 
@@ -41,7 +52,8 @@ class AttentionAttributes(Attributes):
     how many keys a query sees at most; prefix: so many first keys all queries see. cap: scores s become cap ·
     tanh(s / cap). lengths, alibi: whether it has an operand of how many keys each sequence has, and one of
     what scores of each head rise by from key to key. block_mask, block_size: which blocks of keys each block
-    of queries sees, and of how many queries and keys these are."""
+    of queries sees, and of how many queries and keys these are. bias: of how many batches, heads and queries
+    what is added to the scores is; 1 where all have the same, and batches may have it again and again."""
 
     batch: Size
     q_len: Size
@@ -61,17 +73,18 @@ class AttentionAttributes(Attributes):
     alibi: bool = False
     block_mask: Rows | None = None
     block_size: tuple[int, int] | None = None
+    bias: BiasSizes | None = None
 
     @property
     def masks(self) -> bool:
         """Whether scores and what is seen of them are other than those of causal or full attention."""
-        given = (self.window, self.cap, self.prefix, self.block_mask)
+        given = (self.window, self.cap, self.prefix, self.block_mask, self.bias)
         return any(n is not None for n in given) or self.lengths or self.alibi
 
     @property
     def leaves_rows(self) -> bool:
         """Whether a query may see no key at all."""
-        return self.lengths or self.block_mask is not None
+        return self.lengths or self.block_mask is not None or self.bias is not None
 
     @property
     def outer(self) -> float:
@@ -108,6 +121,7 @@ def attention(
     alibi: Value | None = None,
     block_mask: Sequence[Sequence[bool]] | None = None,
     block_size: int | tuple[int, int] = 128,
+    bias: Value | None = None,
     name: str | None = None,
 ) -> Value:
     """y = softmax(scale · q kᵀ + mask) v, for each head; softmax and sums in float32.
@@ -125,15 +139,19 @@ def attention(
     = (bq, bk), or an int for both; not beside at. Query i then sees key j only where
     block_mask[⌊i/bq⌋][⌊j/bk⌋], of those that all else lets be seen. Blocks of keys that it hides from all
     queries of a tile are neither waited for nor loaded; what is hidden inside of a tile is computed and
-    dropped, so that it must be finite.
+    dropped, so that it must be finite. bias: of q's dtype or float32, (B or 1, heads or 1, Sq or 1, Sk) or
+    the last two or three of these, which is added to the scores after softcap, so that -inf hides a key,
+    whose v must be finite; not beside at, nor where Sq or Sk moves. Where it has a divisor of B batches,
+    batch b has that at b modulo the divisor.
     A query that sees no key gives 0. What keys hold that all else hides from all queries is of no matter.
 
     Raises:
         SpecError: heads are not shared evenly by kv_heads, shapes or dtypes do not meet, with causal or at Sk
             < Sq, a window that is no positive int or without either, softcap is not positive, lengths beside
             at, a prefix that is no positive int up to Sk, or not beside causal alone, lengths or slopes of
-            another shape or dtype, a block_mask of another shape, beside at or where Sq or Sk moves, or a
-            block_size that is not of positive ints.
+            another shape or dtype, a block_mask of another shape, beside at or where Sq or Sk moves, a
+            block_size that is not of positive ints, or a bias of another shape or dtype, beside at or where
+            Sq or Sk moves.
 
     Source: arXiv 2205.14135 (one pass over the keys), 2305.13245 (shared key heads), 2004.05150 (windows),
     2408.00118 (soft caps), 2108.12409 (ALiBi), 1910.10683 (prefixes), 2412.05496 (FlexAttention, whose
@@ -187,6 +205,9 @@ def attention(
     table, size = None, None
     if block_mask is not None:
         table, size = checked_mask(block_mask, block_size, q_len, k_len, at is not None, where)
+    more, sizes = None, None
+    if bias is not None:
+        more, sizes = bias_operand(bias, q.dtype, (batch, heads, q_len), k_len, at is not None, where)
     attributes = AttentionAttributes(
         batch=batch,
         q_len=q_len,
@@ -203,12 +224,15 @@ def attention(
         alibi=alibi is not None,
         block_mask=table,
         block_size=size,
+        bias=sizes,
     )
     operands = [head_operand(q, where), head_operand(k, where), head_operand(v, where)]
     if lengths is not None:
         operands.append(lengths_operand(lengths, batch, where))
     if alibi is not None:
         operands.append(slopes_operand(alibi, heads, where))
+    if more is not None:
+        operands.append(more)
     if at is not None:
         operands.append(position(at, where))
     return call("attention", name, operands, (batch, q_len, heads * d), q.dtype, "rows", attributes, where)
@@ -310,13 +334,14 @@ class Attention(OpDef):
     """
 
     name, coords, stem = "attention", ("b", "h", "i"), "attention"
-    operands = ("q", "k", "v", "lengths", "slopes", "position", "new_k", "new_v")
+    operands = ("q", "k", "v", "lengths", "slopes", "bias", "position", "new_k", "new_v")
     attributes = AttentionAttributes
     mma = True
 
     def operands_of(self, b: OpInstance) -> tuple[str, ...]:
         a = AttentionAttributes.of(b)
-        without = {name for name, there in (("lengths", a.lengths), ("slopes", a.alibi)) if not there}
+        told = (("lengths", a.lengths), ("slopes", a.alibi), ("bias", a.bias is not None))
+        without = {name for name, there in told if not there}
         return tuple(name for name in self.operands if name not in without)
 
     def coords_of(self, b: OpInstance) -> tuple[str, ...]:
@@ -355,6 +380,9 @@ class Attention(OpDef):
             reads.append(Access(b.index("lengths"), (blocks(n, 1, a.batch),), "first"))
         if b.has("slopes"):
             reads.append(Access(b.index("slopes"), (blocks(h, b.tile[2], a.heads),), "first"))
+        if a.bias is not None:
+            rows, exact = bias_rows(b, a.bias)
+            reads.append(Access(b.index("bias"), (rows, whole(a.k_len)), "first", exact))
         if over_caches(b):
             reads.append(Access(b.index("position"), (Interval(sp.Integer(0), sp.Integer(1)),), "first"))
         if forwarded(b):
@@ -446,6 +474,8 @@ class Attention(OpDef):
         if a.alibi:
             slopes = operands[b.index("slopes")][:, None, None]
             scores = scores + slopes * ahead(a.q_len, a.k_len, first, scores.device)
+        if a.bias is not None:
+            scores = scores + added(operands[b.index("bias")], a.bias, a.batch)
         lengths = operands[b.index("lengths")] if a.lengths else None
         unseen = hidden(a, first, lengths, scores.device)
         if unseen is not None:
@@ -453,7 +483,7 @@ class Attention(OpDef):
             v = v.masked_fill(unseen.all(-2)[..., None], 0.0)  # keys nobody sees may hold anything
         if splits(b) == 1:
             p = scores.softmax(-1)
-            p = p if not a.leaves_rows else p.masked_fill(unseen.all(-1, keepdim=True), 0.0)
+            p = p if not a.leaves_rows else p.masked_fill((scores == -torch.inf).all(-1, keepdim=True), 0.0)
             return [(p @ v).transpose(1, 2).reshape(b.out)]
         return [torch.stack([self._share(b, scores, v, first, s) for s in range(splits(b))]).reshape(b.out)]
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import sympy as sp
+
 from tilegen.frontend.program import Operand, Size
 from tilegen.frontend.spec import Value
-from tilegen.ops.base import need
+from tilegen.ops.base import Interval, batch_base, blocks, need
 from tilegen.ops.block_mask import hidden_keys
 
 
@@ -31,6 +33,59 @@ def slopes_operand(slopes: Value, heads: int, where: str) -> Operand:
         where,
     )
     return slopes.operand("vector", where)
+
+
+BiasSizes = tuple[Size, Size, Size]  # of batches, heads and queries; 1: all have the same
+
+
+def bias_operand(
+    bias: Any, dtype: str, sizes: BiasSizes, k_len: Size, at: bool, where: str
+) -> tuple[Operand, BiasSizes]:
+    """What is added to scores, and its sizes but for the keys'. dtype: of queries. sizes: of batches, heads
+    and queries."""
+    need(not at, "attention: a bias is of sequences without caches, given at", where)
+    batch, heads, q_len = sizes
+    need(
+        isinstance(bias, Value) and not bias.flattened and bias.dtype in (dtype, "float32"),
+        f"attention: bias is a tensor of {' or '.join(dict.fromkeys((dtype, 'float32')))}, given"
+        f" {_said(bias)}",
+        where,
+    )
+    fixed = isinstance(q_len, int) and isinstance(k_len, int)
+    need(fixed, f"attention: {q_len} queries and {k_len} keys beside a bias, expected numbers", where)
+    shape = (*[1] * (4 - len(bias.shape)), *bias.shape)
+    given = shape[0], shape[1], shape[2]
+    each = all(n in (1, whole) for n, whole in zip(given[1:], sizes[1:], strict=True))
+    again = given[0] in (1, batch) or (
+        isinstance(batch, int) and isinstance(given[0], int) and batch % given[0] == 0
+    )
+    need(
+        1 < len(bias.shape) <= 4 and each and again and shape[3] == k_len,
+        f"attention: bias is (1 or {batch}, 1 or {heads}, 1 or {q_len}, {k_len}), or what batches have again"
+        f" and again, a divisor of {batch}; given {bias!r}",
+        where,
+    )
+    return bias.operand("rows", where), given
+
+
+def bias_rows(b: Any, bias: BiasSizes) -> tuple[Interval, bool]:
+    """Rows of a bias from that of a tile's first query of its first head to that of the last of its last, and
+    whether the tile reads all of these. b: OpInstance of an attention."""
+    a, (n, h, i), (batches, heads, queries) = b.attributes, b.coords[:3], bias
+    if 1 != batches != a.batch:  # which of them a batch has is no sum of its coordinate
+        return Interval(sp.Integer(0), sp.sympify(batches * heads * queries)), False
+    first = batch_base(n, batches, heads * queries)
+    last = sp.Integer(0)  # rows from the first head to the last
+    if heads > 1:
+        first, last = first + h * b.tile[2] * queries, (b.tile[2] - 1) * queries
+    own = blocks(i, b.tile[0], queries, first) if queries > 1 else Interval(first, first + 1)
+    return Interval(sp.sympify(own.lo), sp.sympify(own.hi + last)), not last or b.tile[0] >= queries
+
+
+def added(bias: Any, sizes: BiasSizes, batch: int) -> Any:
+    """[batch or 1, heads or 1, queries or 1, keys]: what is added to scores."""
+    shaped = bias.reshape(*sizes, bias.shape[-1])
+    return shaped if sizes[0] in (1, batch) else shaped.repeat(batch // sizes[0], 1, 1, 1)
 
 
 def _said(given: Any) -> str:

@@ -396,7 +396,8 @@ def _attention(op: Op) -> Footprint:
         op.integer("head_dim"),
         op.integer("splits") if "splits" in op.attributes else 1,
     )
-    forwarded, at = op.flag("forwarded"), 3 + op.flag("lengths") + op.flag("alibi")  # of the position
+    told, biased = op.flag("lengths") + op.flag("alibi"), "bias" in op.attributes
+    forwarded, at = op.flag("forwarded"), 3 + told + biased  # of the position
     over_caches, prefix = len(op.views) > at, op.integer("prefix") if "prefix" in op.attributes else 0
     if heads % kv_heads or heads // kv_heads % th:
         raise Malformed(f"{heads} heads over {kv_heads} kv_heads, {th} a tile, expected multiples")
@@ -404,6 +405,8 @@ def _attention(op: Op) -> Footprint:
         raise Malformed("shares of the keys, but no position, expected a cache")
     if over_caches and (op.flag("lengths") or prefix) or prefix and not op.flag("causal"):
         raise Malformed("lengths or a prefix beside a position, or a prefix where all keys are seen")
+    if biased and over_caches:
+        raise Malformed("a bias beside a position")
     if forwarded != (len(op.views) > at + 1) or "theta" in op.attributes and not forwarded:
         raise Malformed(
             f"forwarded is {forwarded} with {len(op.views)} operands, expected {at + 3} where new rows"
@@ -454,8 +457,36 @@ def _attention(op: Op) -> Footprint:
     if op.flag("lengths"):
         reads += f.read(op.operand(3, batch), f.block(0, 1, batch), base=FIRST)
     if op.flag("alibi"):
-        reads += f.read(op.operand(at - 1, heads), f.block(1, th, heads), base=FIRST)
+        reads += f.read(op.operand(2 + told, heads), f.block(1, th, heads), base=FIRST)
+    if biased:
+        rows, view = _rows_of_bias(op, f)
+        reads += f.read(op.operand(at - 1, view, k_len), rows, f.span(0, k_len, k_len), base=FIRST)
     return f.footprint(reads + f.position(at), own, f.columns(head * width, th * width, LIMIT))
+
+
+def _rows_of_bias(op: Op, f: Frame) -> tuple[Span, int]:
+    """Rows of an attention's bias from the first query of each tile's first head to the last of its last; and
+    how many there are."""
+    batch, heads, q_len, (tq, _, th) = (
+        op.integer("batch"),
+        op.integer("heads"),
+        op.integer("q_len"),
+        op.tiles(3),
+    )
+    sizes = op.integers("bias", 1)
+    if len(sizes) != 3 or batch % sizes[0] or sizes[1] not in (1, heads) or sizes[2] not in (1, q_len):
+        raise Malformed(
+            f"bias is {list(sizes)}, expected a divisor of {batch}, then 1 or {heads}, then 1 or {q_len}"
+        )
+    batches, each, queries = sizes
+    image = f.coord[0] % batches
+    low_head, high_head = (f.coord[1] * th, f.coord[1] * th + th - 1) if each > 1 else (0, 0)
+    low, high = (f.coord[2] * tq, np.minimum(f.coord[2] * tq + tq, q_len)) if queries > 1 else (0, 1)
+    first = image * each
+    return (
+        f.span((first + low_head) * queries + low, (first + high_head) * queries + high, LIMIT),
+        batches * each * queries,
+    )
 
 
 def _blocks_seen(op: Op, tq: int, tk: int) -> Array:

@@ -185,9 +185,9 @@ def _conv2d(op: Op, dtype: str) -> tuple[tuple[int, ...], bool]:
 
 
 def _attention(op: Op, dtype: str) -> tuple[tuple[int, ...], bool]:
-    """Queries, keys, values and new rows come by TMA, lengths, slopes and the position do not; results leave
-    from registers."""
-    at = 3 + op.flag("lengths") + op.flag("alibi")
+    """Queries, keys, values and new rows come by TMA, lengths, slopes, a bias and the position do not;
+    results leave from registers."""
+    at = 3 + op.flag("lengths") + op.flag("alibi") + ("bias" in op.attributes)
     return tuple(n for n in range(len(op.views)) if n < 3 or n > at), False
 
 

@@ -66,15 +66,26 @@ def _other_types(plan: Mapping[str, Any]) -> Iterator[str]:
     for name, op in plan["ops"].items():
         result = tensors[op["result"]]
         read = [tensors[o if isinstance(o, str) else o["tensor"]] for o in op["operands"]]
-        if op["kind"] == "attention" and op["attributes"].get("alibi"):
-            slopes = read.pop(3 + bool(op["attributes"].get("lengths")))
-            if slopes["dtype"] != "float32":
-                yield f"{name} reads slopes of {slopes['dtype']}, expected float32"
+        if op["kind"] == "attention":
+            yield from _other_types_beside(name, op["attributes"], read)
         types = _types_read(op, read, result)
         expected = {"float32"} if result["role"] == "partial" else types or {result["dtype"]}
         expected = {"int32"} if op["kind"] in _OF_COLUMNS else expected
         if {result["dtype"]} != expected:
             yield f"{name} gives {op['result']} as {result['dtype']}, expected {', '.join(sorted(expected))}"
+
+
+def _other_types_beside(name: str, attributes: Mapping[str, Any], read: list[Any]) -> Iterator[str]:
+    """Of what an attention reads beside queries, keys and values, which is taken out of `read`: slopes are
+    float32, a bias is float32 or like the queries."""
+    at = 3 + bool(attributes.get("lengths"))
+    for key, word in (("alibi", "slopes"), ("bias", "a bias")):
+        if not attributes.get(key):
+            continue
+        given = read.pop(at)["dtype"]
+        allowed = ["float32"] if key == "alibi" else [read[0]["dtype"], "float32"]
+        if given not in allowed:
+            yield f"{name} reads {word} of {given}, expected {' or '.join(dict.fromkeys(allowed))}"
 
 
 def _types_read(op: Mapping[str, Any], read: list[Any], result: Mapping[str, Any]) -> set[str]:
@@ -183,7 +194,7 @@ class _Terms:
         return self.of("append", _frozen(attributes, ("theta", "head_dim")), cache, x, *position)
 
     def _attention(self, attributes: Mapping[str, Any], operands: Sequence[int]) -> int:
-        masks = sum(bool(attributes.get(key)) for key in ("lengths", "alibi"))
+        masks = sum(bool(attributes.get(key)) for key in ("lengths", "alibi", "bias"))
         q, k, v = operands[:3]
         given, position = operands[3 : 3 + masks], operands[3 + masks :]
         if attributes.get("forwarded"):

@@ -15,11 +15,14 @@ from tilegen.ops.attention import AttentionAttributes
 from tilegen.ops.base import OpInstance
 from tilegen.ops.embedding import EmbeddingAttributes
 
+HIDDEN = 0.2  # of the keys, by what is added to scores
+
 
 def random_arguments(program: Program, seed: int = 0, device: str = "cpu") -> list[torch.Tensor]:
     """One tensor per argument, in declaration order, drawn on the device. Positions leave just enough room in
     their caches; what picks rows of a table is below their number; lengths are up to the number of keys,
-    and slopes those of ALiBi's authors."""
+    and slopes those of ALiBi's authors; what is added to scores hides keys here and there, and the last of
+    its rows all."""
     generator = torch.Generator(device).manual_seed(seed)
     if device == "cpu":
         _check_memory(program)
@@ -56,7 +59,10 @@ def _argument(program: Program, t: Tensor, generator: torch.Generator) -> torch.
         drawn = torch.randint(256, t.shape, device=generator.device, generator=generator)
         return (drawn - 128).to(torch.int8)
     x = torch.empty(t.shape, dtype=torch.float32, device=generator.device).normal_(generator=generator)
-    if t.role == "weight" and len(t.shape) == 1:
+    if any(_attentions(program, "bias", t.name)):
+        hides = torch.rand(t.shape, device=generator.device, generator=generator) < HIDDEN
+        x.masked_fill_(hides, -math.inf).view(-1, t.shape[-1])[1:][-1:] = -math.inf
+    elif t.role == "weight" and len(t.shape) == 1:
         x = 1.0 + 0.1 * x  # norm weights, variances, biases
     elif t.role == "weight":
         x *= math.prod(t.shape[1:]) ** -0.5

@@ -179,6 +179,35 @@ OPS = [
     ("tg.attention(x3, x3, x3, heads=3, alibi=v)", "alibi", "(3,)", "(6,)"),
     ("tg.attention(x3, x3, x3, heads=3, alibi=tg.weight('m', (3,), H))", "alibi", "float32", "float16"),
     ("tg.attention(x3, x3, x3, heads=3, alibi=0.5)", "alibi", "(3,)", "0.5"),
+    ("tg.attention(x3, x3, x3, heads=3, bias=0.5)", "bias", "of float32", "0.5"),
+    ("tg.attention(x3, x3, x3, heads=3, bias=pos)", "bias", "of float32", "pos (1,) of int32"),
+    ("tg.attention(x3, x3, x3, heads=3, bias=tg.weight('m', (4, 4), H))", "of float32", "float16"),
+    ("tg.attention(x3, x3, x3, heads=3, bias=v)", "bias", "(1 or 2, 1 or 3, 1 or 4, 4)", "(6,)"),
+    (
+        "tg.attention(x3, x3, x3, heads=3, bias=tg.weight('m', (3, 3, 4, 4), F))",
+        "bias",
+        "a divisor of 2",
+        "(3, 3, 4, 4)",
+    ),
+    (
+        "tg.attention(x3, x3, x3, heads=3, bias=tg.weight('m', (2, 2, 1, 4), F))",
+        "(1 or 2, 1 or 3, 1 or 4, 4)",
+        "(2, 2, 1, 4)",
+    ),
+    ("tg.attention(x3, x3, x3, heads=3, bias=tg.weight('m', (3, 4, 1), F))", "1 or 4, 4)", "(3, 4, 1)"),
+    (
+        "tg.attention(x3, cache, cache, heads=3, at=pos, bias=tg.weight('m', (4, 16), F))",
+        "bias",
+        "without caches",
+        "at",
+    ),
+    (
+        "m = tg.input('m3', (2, tg.dim('S', max=9), 6), F);"
+        " tg.attention(m, m, m, heads=3, bias=tg.weight('m', (1, 9), F))",
+        "S queries",
+        "beside a bias",
+        "expected numbers",
+    ),
     (
         "tg.attention(x3, x3, x3, heads=3, block_mask=[[1], [1]])",
         "table of 1 x 1",

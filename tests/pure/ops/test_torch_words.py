@@ -86,6 +86,11 @@ def blocked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return y.masked_fill(~seen.any(-1, keepdim=True), 0.0).transpose(1, 2).flatten(2)
 
 
+def biased(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    heads = (x.unflatten(-1, (2, -1)).transpose(1, 2) for x in (q, k, v))
+    return F.scaled_dot_product_attention(*heads, bias).transpose(1, 2).flatten(2)
+
+
 BLOCKS = [[1, 0, 1], [0, 0, 0], [0, 1, 1]]
 SLICED = ((3, 5, 7),)
 HEADS = ((2, 5, 8), (2, 7, 8), (2, 7, 8))
@@ -114,6 +119,12 @@ WORDS = {
         lambda q, k, v, m: attended(q, k, v, 3, 0.7, slopes=m),
         (*HEADS, (2,)),
     ),
+    **{
+        f"attention, a bias {tuple(shape)}": Word(
+            lambda q, k, v, m: tg.attention(q, k, v, heads=2, bias=m), biased, (*HEADS, shape)
+        )
+        for shape in ((2, 2, 5, 7), (1, 2, 5, 7), (2, 1, 1, 7), (1, 1, 5, 7), (5, 7), (2, 1, 7))
+    },
     "attention, a block mask": Word(
         lambda q, k, v: tg.attention(q, k, v, heads=2, block_mask=BLOCKS, block_size=(2, 3)), blocked, HEADS
     ),

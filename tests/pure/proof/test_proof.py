@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import random
 from collections.abc import Callable, Iterator
 from itertools import product
@@ -151,6 +152,14 @@ def _random_op(kind: str, r: random.Random) -> Plan:
         if r.random() < 0.5:
             attributes["alibi"] = True
             operands += [[kv * group]]
+        if not cached and r.random() < 0.5:
+            sizes = (
+                r.choice([s for s in range(1, batch + 1) if batch % s == 0]),
+                r.choice([1, kv * group]),
+                r.choice([1, m]),
+            )
+            attributes["bias"] = list(sizes)
+            operands += [[math.prod(sizes), k]]
         if not cached and attributes["causal"] and r.random() < 0.5:
             attributes["prefix"] = n(k)
         if not cached and r.random() < 0.5:

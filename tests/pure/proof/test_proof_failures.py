@@ -26,9 +26,11 @@ from hand_plans import (
     tensor,
 )
 
+from tests.gpu.ops import BIASES
 from tests.oracles.elements import examine
 from tilegen.errors import ProofError
 from tilegen.proof.checker import Certificate, check, prove
+from tilegen.schedule.expand import expanded
 
 Spoil = Callable[[Plan], None]
 
@@ -160,6 +162,15 @@ def test_keys_not_awaited() -> None:
     failing(
         plan, "coverage", "attend (1, 3, 1)", "reads qkv[6:8, 10:12] without a full wait for project (1, 2)"
     )
+
+
+def test_what_is_added_to_scores_is_not_awaited() -> None:
+    plan = expanded(next(c for c in BIASES if c.name == "a bias that another op makes").plan(4))
+    assert check(plan).ok
+    read = next(r for r in part_of(plan, "y", 1, 2, 0)["reads"] if r["tensor"] == "added")
+    assert read["waits"] and read["box"] == [[394, 522], [0, 197]]  # of its head and queries
+    read["waits"] = []
+    failing(plan, "coverage", "y (1, 2, 0)", "reads added[394:", "without a full wait for added")
 
 
 def test_cache_row_at_a_run_time_position() -> None:

@@ -40,6 +40,7 @@ PLANS = {
     "int8": small("int8, scaled"),
     "masks": small("lengths, slopes, a prefix, capped"),
     "block mask": small("blocks, one query"),
+    "bias": small("a bias of windows"),
     "rotary": small("rotary, heads of 64, tables of float32"),
 }
 
@@ -132,6 +133,9 @@ CHANGES: list[tuple[str, Change, str]] = [
     ("rotary", tensor_type("sin", "float16"), "y gives y as bfloat16, expected bfloat16, float16"),
     ("masks", operand("y", 4, "q"), "y reads slopes of bfloat16, expected float32"),
     ("masks", tensor_type("slopes", "bfloat16"), "y reads slopes of bfloat16, expected float32"),
+    ("bias", tensor_type("bias", "bfloat16"), "y reads a bias of bfloat16, expected float16 or float32"),
+    ("bias", attribute("y", "bias", [8, 4, 49]), "('bias', (8, 4, 49))"),
+    ("bias", operand("y", 3, "q"), "q where the program has bias"),
 ]
 
 

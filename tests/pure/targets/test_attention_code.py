@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.gpu.gemms import Case
-from tests.gpu.ops import attended, heads_alone
+from tests.gpu.ops import attended, heads_alone, masked
 from tests.oracles.sass import Sass, disturbed, machine_code
 from tilegen.targets.sm90.emit import generate
 
@@ -17,6 +17,15 @@ CASES = [
     for d, causal in ((64, True), (80, False), (128, True), (128, False))
 ]
 CASES += [Case("behind a linear", attended, {"S": 300, "D": 128, "B": 1}, WHOLE)]
+CASES += [
+    Case(
+        f"{d} columns, a bias",
+        masked,
+        {"S": 512, "D": d, "bias": "hq", "wide": d == 64},
+        {"tiles": {"y": (128, 128)}},
+    )
+    for d in (64, 128)
+]
 
 
 def steps(sass: Sass) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from tilegen.codegen.environment import macro_text, render
 from tilegen.codegen.expression import to_cpp
 from tilegen.codegen.op_text import MacroOp
 from tilegen.codegen.schedule import schedule_text
+from tilegen.codegen.score_bias import ScoreBias
 from tilegen.codegen.strided import place
 from tilegen.codegen.summary import summary
 from tilegen.frontend.dims import most
@@ -63,6 +64,10 @@ class CpuOp(MacroOp):
     def seen(self) -> str:
         """attention: keys that a tile may see."""
         return to_c(attention.seen(self.bound))
+
+    def bias_row(self, head: str, query: str) -> str:
+        """attention: the row of its bias for a head and a query of batch b, all as C."""
+        return ScoreBias(self.bound).row(head, query)
 
     @cached_property
     def k_range(self) -> tuple[int, int]:
@@ -254,6 +259,7 @@ def generate(plan: Plan) -> str:
         summary=[line.rstrip() for line in summary(plan)],
         schedule=schedule_text(plan),
         libraries=[f"cpu/{name}.hpp.j2" for name in LIBRARIES],
+        adds_bias=any(op.adds_bias for op in ops),
         tiles=[macro_text("cpu", "cpp", op) for op in ops],
         tensors=[tensor_context(plan, t) for t in plan.graph.tensors.values()],
     )

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar
 
 from tilegen.analysis.regions import to_c
 from tilegen.codegen.cuda_op import TYPES, refuse
 from tilegen.codegen.op_text import OpText
+from tilegen.codegen.score_bias import ScoreBias
 from tilegen.frontend.dims import most
 from tilegen.frontend.program import Operand, Size
 from tilegen.graph.forms import Proxies
@@ -162,8 +164,8 @@ class Attention(OpText):
     @property
     def looks_early(self) -> bool:
         """Whether the math warps look at arguments before a role tells that these are there: at the
-        position, at lengths, at slopes."""
-        return counted(self.bound) or self.bound.has("slopes")
+        position, at lengths, at slopes, at what is added to scores."""
+        return counted(self.bound) or self.bound.has("slopes") or (self.adds_bias and self.bias.constant)
 
     @property
     def log2(self) -> float:
@@ -175,7 +177,7 @@ class Attention(OpText):
         return int(self.bound.out[-1])
 
     def _loads(self, name: str) -> bool:
-        return self.bound.has(name) and name not in ("lengths", "slopes", "position")
+        return self.bound.has(name) and name not in ("lengths", "slopes", "bias", "position")
 
     @property
     def proxies(self) -> Proxies:
@@ -226,6 +228,17 @@ class Attention(OpText):
         a = AttentionAttributes.of(self.bound)
         before = to_c(a.k_len - a.q_len)
         return "limit" if a.causal else f"{self.first_query} + {before}" if self.first_query else before
+
+    @cached_property
+    def bias(self) -> ScoreBias:
+        return ScoreBias(self.bound)
+
+    @property
+    def bias_at(self) -> str:
+        """The row of its bias for the tile's first query of its first head."""
+        if not self.adds_bias:
+            return "0"
+        return self.bias.row(f"{self.heads} * h" if self.heads > 1 else "h", self.first_query or "0")
 
     @property
     def window(self) -> int:
@@ -342,9 +355,7 @@ class Attention(OpText):
         """In which a head ends with its last column, beyond which TMA fills in zeros. box: heads and rows."""
         sizes, pitches = (self.columns, heads, rows), (self.columns, self._pitch(operand.tensor))
         first = (operand.columns or (0, 0))[0]
-        return BoxMap(
-            f"{self.name}_{letter}", operand.tensor, sizes, pitches, (64, *box), (1, 1, 1), first
-        )
+        return BoxMap(f"{self.name}_{letter}", operand.tensor, sizes, pitches, (64, *box), (1, 1, 1), first)
 
     @property
     def maps(self) -> list[Map | BoxMap]:

@@ -154,6 +154,11 @@ class Kernel(ThreadKernel):
         return any(AttentionAttributes.of(op.bound).alibi for op in self.attentions)
 
     @property
+    def adds_bias(self) -> bool:
+        """Whether a tensor is added to scores of any attention."""
+        return any(op.adds_bias for op in self.attentions)
+
+    @property
     def takes_blocks(self) -> bool:
         """Whether a block mask says which blocks of keys tiles of any attention take."""
         return any(op.taken for op in self.attentions)
