@@ -80,6 +80,26 @@ def test_attention_taken_apart_is_one_op_whatever_size_moves(moves: int) -> None
     assert counted()["regions"] == 1 and "bmm" not in left(), left()
 
 
+class Padded(nn.Module):
+    """Attention whose first keys some sequences do not have."""
+
+    def __init__(self, apart: bool) -> None:
+        super().__init__()
+        self.block, self.apart = Block(causal=False), apart
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        seen = (x[..., 0] > -0.5)[:, None, None].expand(-1, 1, x.shape[1], -1)
+        with sdpa_kernel([SDPBackend.MATH if self.apart else SDPBackend.FLASH_ATTENTION]):
+            return self.block(x, torch.where(seen, 0.0, -1e4))
+
+
+@pytest.mark.parametrize("moves", [0, 1])
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_mask_that_is_computed_is_right_whatever_size_moves(moves: int, apart: bool) -> None:
+    called(Padded(apart), [(3, 7, 32), (5, 7, 32)] if moves == 0 else [(2, 7, 32), (2, 9, 32)], moves, 1e-4)
+    assert counted()["regions"] >= 1, left()
+
+
 Places = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 MASKS: dict[str, tuple[Places, bool | None]] = {
     "causal": (lambda q, k: k <= q, True),

@@ -152,6 +152,9 @@ class _Added:
         return own[1:]
 
     def fits(self, of_scores: Sequence[int]) -> bool:
+        """Whether it can be added in tiles; not where a size of it moves, which no bias of a spec does."""
+        if not all(isinstance(n, int) for n in (*self.shape, *of_scores, *self.node.meta["val"].shape)):
+            return False
         if self.node.meta["val"].dtype not in WIDE or len(self.shape) == 4 and self.shape != tuple(of_scores):
             return False
         own = self.sizes(of_scores)
