@@ -145,6 +145,52 @@ def test_rounding_is_no_worse_than_torchs(name: str) -> None:
     assert errors[0] < 1.2 * errors[1] < 0.05, errors
 
 
+class Masked(nn.Module):
+    """Attention beside a bias of its own, a mask of torch.bool, and one that is given."""
+
+    def __init__(self, own: torch.Tensor):
+        super().__init__()
+        self.qkv = nn.Linear(32, 96)
+        self.register_buffer("own", own)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        q, k, v = (a.unflatten(-1, (4, -1)).transpose(1, 2) for a in self.qkv(x).chunk(3, -1))
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=self.own)
+        y = y if mask is None else y + F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return y.transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        torch.randn(1, 4, 9, 9),
+        torch.randn(9, 9),
+        torch.rand(2, 1, 1, 9) < 0.7,
+        torch.ones(9, 9, dtype=torch.bool).triu(-2),
+        torch.randn(2, 1, 1, 9).expand(2, 4, 9, 9),
+    ],
+    ids=["heads", "all heads", "padding", "a band", "expanded"],
+)
+@pytest.mark.parametrize("sizes", [(2, 1, 1, 9), (2, 4, 9, 9), (1, 1, 9, 9), (1, 4, 9, 9)])
+def test_masks_are_added_to_scores(own: torch.Tensor, sizes: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    block, x, mask = Masked(own).eval().requires_grad_(False), torch.randn(2, 9, 32), torch.randn(sizes)
+    layer = tg.module.from_torch(block, x, mask)
+    for given in (mask, mask.roll(1, -1)):
+        close(layer(x, given), block(x, given))
+
+
+def test_gradients_pass_by_a_sequence_that_is_hidden_altogether() -> None:
+    """Of what hides it, too."""
+    block, x = Masked(torch.zeros(2, 1, 1, 9)), torch.randn(2, 9, 32)
+    block.own[1] = -torch.inf
+    layer = tg.module.from_torch(block, x)
+    layer(x)[0].sin().sum().backward()
+    block(x)[0].sin().sum().backward()
+    (found,) = [p.grad for name, p in layer.named_parameters() if name.endswith("weight")]
+    torch.testing.assert_close(found, block.qkv.weight.grad, rtol=1e-4, atol=1e-5)
+
+
 def test_linears_of_the_same_rows_are_one() -> None:
     kinds = [c.kind for c in imported("decoder_layer").program.calls]
     assert kinds.count("linear") == 4 and kinds.count("rotary") == 2 and kinds.count("rms_norm") == 2

@@ -482,8 +482,11 @@ class Attention(OpDef):
             scores = scores.masked_fill(unseen, float("-inf"))
             v = v.masked_fill(unseen.all(-2)[..., None], 0.0)  # keys nobody sees may hold anything
         if splits(b) == 1:
-            p = scores.softmax(-1)
-            p = p if not a.leaves_rows else p.masked_fill((scores == -torch.inf).all(-1, keepdim=True), 0.0)
+            if a.leaves_rows:  # 0 before, too: else their gradients were none
+                none = (scores == -torch.inf).all(-1, keepdim=True)
+                p = scores.masked_fill(none, 0.0).softmax(-1).masked_fill(none, 0.0)
+            else:
+                p = scores.softmax(-1)
             return [(p @ v).transpose(1, 2).reshape(b.out)]
         return [torch.stack([self._share(b, scores, v, first, s) for s in range(splits(b))]).reshape(b.out)]
 

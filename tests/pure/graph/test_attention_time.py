@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.workloads import example, one_attention
+from tests.gpu.ops import masked
 from tilegen.arch.machine import H200, cpu
 from tilegen.graph.attention_time import RATES, alone_us, by_tensor_cores, tile_times
 from tilegen.graph.fuse_epilogues import fuse
@@ -75,3 +76,17 @@ def test_a_head_costs_its_columns() -> None:
 def test_keys_of_few_queries_come_from_memory(kv_heads: int) -> None:
     b = bound((1, 48, 32 // kv_heads), B=64, S=1, T=4096, heads=32, kv_heads=kv_heads, D=128)
     assert alone_us(b, H200) > 1e6 * 2 * 2 * 64 * 4096 * kv_heads * 128 / H200.memory
+
+
+def test_what_is_added_to_scores_costs_its_bytes() -> None:
+    """A row for all queries next to nothing, one for each query what comes through the cache; twice as much
+    of float32."""
+
+    def taken(bias: str | None, wide: bool = False) -> float:
+        graph = fuse(masked(B=8, S=1024, heads=8, kv_heads=8, D=64, bias=bias, wide=wide))
+        cut = replace(graph.ops[0], tile=(128, 128, 1))
+        return alone_us(graph.with_op(cut.name, cut).bound(cut), H200)
+
+    plain, padding, each, wide = taken(None), taken("b"), taken("hq"), taken("hq", True)
+    assert plain < padding < 1.02 * plain
+    assert 1.1 * plain < each and wide - plain == pytest.approx(2 * (each - plain), rel=0.01)
