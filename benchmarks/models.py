@@ -43,6 +43,14 @@ def _ids(batch: int) -> tuple[torch.Tensor, ...]:
     return (torch.randint(0, 1000, (batch, SEQUENCE)),)
 
 
+def _padded(batch: int) -> tuple[torch.Tensor, ...]:
+    """Sequences whose last quarter, an eighth, … is none of theirs, as the mask says."""
+    seen = torch.ones(batch, SEQUENCE, dtype=torch.int64)
+    for n in range(batch):
+        seen[n, SEQUENCE - SEQUENCE // (4 + n) :] = 0
+    return (*_ids(batch), seen)
+
+
 def _images(batch: int) -> tuple[torch.Tensor, ...]:
     return (torch.randn(batch, 3, IMAGE, IMAGE),)
 
@@ -125,10 +133,12 @@ MODELS: dict[str, Callable[[int], Made]] = {
     "gptneox": _decoder(
         "GPTNeoXForCausalLM", hidden_size=2048, intermediate_size=8192, num_attention_heads=16
     ),
+    "phi": _decoder("PhiForCausalLM"),
     "olmo2": _decoder("Olmo2ForCausalLM"),
     "granite": _decoder("GraniteForCausalLM"),
     "starcoder2": _decoder("Starcoder2ForCausalLM"),
     "bert": _of_transformers("BertModel", _ids),
+    "bert_padded": _of_transformers("BertModel", _padded),
     "distilbert": _of_transformers("DistilBertModel", _ids),
     "roberta": _of_transformers("RobertaModel", _ids, max_position_embeddings=514),
     "electra": _of_transformers("ElectraModel", _ids),
@@ -138,6 +148,8 @@ MODELS: dict[str, Callable[[int], Made]] = {
     "clip": _of_transformers("CLIPVisionModel", _images),
     "siglip": _of_transformers("SiglipVisionModel", _images),
     "dinov2": _of_transformers("Dinov2Model", _images),
+    "beit": _of_transformers("BeitModel", _images),
+    "swin": _of_torchvision("swin_t"),
     "whisper": _whisper,
     "resnet50": _of_torchvision("resnet50"),
     "resnext50": _of_torchvision("resnext50_32x4d"),

@@ -1,6 +1,7 @@
 """Regimes of a size that moves: ranges of its values, each with a plan and a kernel of its own.
 
     1 … 64 rows: one row of tiles    65 … 256: a few, whose weights are packed too    257 … : all others
+    … 384, … 512, … 768, … 1,024 …   where these are launches of single ops
     1 … 4, … 8, … 16, … 32, … 64     where all sizes are few rows, and not of a few linears
     1 … 1,024, … 4,096, all others   where a sequence alone has more than 256
     1, 2 … 8, all others             images
@@ -58,7 +59,11 @@ def regimes(
     found = [replace(r, lowering=_lowering(sized, r)) for r in found]
     steps = STEPS if 0 < rows <= SOME_ROWS and ends else ()
     looked_at = [n for step in steps if ends[-1] < (n := step // rows) < dim.most]
-    if looked_at and found[-1].lowering == "persistent":  # launches have their own best tiles
+    if looked_at and found[-1].lowering == "multi_launch":  # each op's tiles fill waves of their own
+        last = found[-1]
+        stepped = _ending([*ends, *looked_at], dim, options)[len(ends) :]
+        return [*found[:-1], *(replace(last, ranges=r.ranges) for r in stepped)]
+    if looked_at:
         progress(f"{program.name}: tiles for {dim.name} above {ends[-1]}")
         sizes = [ends[-1] + 1, *looked_at, *(n + 1 for n in looked_at), dim.most]
         found[-1] = replace(found[-1], options=_least(sized, sizes, [*looked_at, dim.most]))

@@ -61,6 +61,17 @@ def test_of_many_ops_many_rows_have_a_regime_of_their_own(
     assert [r.most for r in regimes(mlp(largest, H=512, I=256), H200, Options())] == ends
 
 
+def test_many_rows_of_launches_have_regimes_of_their_own_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one launch there is one regime above some rows: its tiles are those that lose least."""
+    monkeypatch.setattr(chosen, "FEW_OPS", 1)
+    found = regimes(mlp(1000), H200, Options(), lower=lambda program, made: "multi_launch")
+    assert [r.ranges for r in found] == [
+        ((first, last),)
+        for first, last in ((1, 64), (65, 256), (257, 384), (385, 512), (513, 768), (769, 1000))
+    ]
+    assert {r.lowering for r in found} == {"multi_launch"}
+
+
 def test_above_some_rows_the_model_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of the largest size leave most SMs idle at a tenth of it."""
     monkeypatch.setattr(chosen, "FEW_OPS", 1)
