@@ -110,7 +110,44 @@ def test_gradients_are_eagers() -> None:
     assert counted()["regions"] >= 1
 
 
+class Prefixed(nn.Module):
+    """The first rows do not turn: tokens that are no patches, as in EVA-02 and DINOv3. Tables (S, D)."""
+
+    def __init__(self, interleaved: bool, split: bool):
+        super().__init__()
+        self.turn, self.split, self.qkv = pairs if interleaved else halves, split, nn.Linear(48, 144)
+        angles = torch.randn(5, D)
+        self.register_buffer("cos", angles.cos())
+        self.register_buffer("sin", angles.sin())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (a.unflatten(-1, (HEADS, D)).transpose(1, 2) for a in self.qkv(x).chunk(3, -1))
+
+        def turned(x: torch.Tensor) -> torch.Tensor:
+            first, rest = x.split((2, 5), dim=-2) if self.split else (x[:, :, :2], x[:, :, 2:])
+            return torch.cat((first, rest * self.cos + self.turn(rest) * self.sin), dim=-2)
+
+        return F.scaled_dot_product_attention(turned(q), turned(k), v)
+
+
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_the_first_rows_may_stay(interleaved: bool, split: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model, found = Prefixed(interleaved, split).requires_grad_(False), kinds(monkeypatch)
+    x = torch.randn(2, 7, 48)
+    same(compiled(model)(x), model(x))
+    assert {*found} <= {"attention", "linear", "rotary", "pointwise"} and not left(), (found, left())
+
+
 OTHERWISE = {
+    "rows behind others": lambda x, c: torch.cat([x[:, :, :2], x[:, :, 3:] * c + halves(x[:, :, 3:]) * c], 2),
+    "the first rows turn": lambda x, c: torch.cat(
+        [x[:, :, :2] * c + halves(x[:, :, :2]) * c, x[:, :, 2:]], 2
+    ),
+    "rows of other heads": lambda x, c: torch.cat(
+        [x[:, :1], x[:, 1:] * torch.full((7, 8), 0.5) + halves(x[:, 1:]) * torch.full((7, 8), 0.7)], 1
+    ),
     "other columns stay": lambda x, c: torch.cat([x[..., :4] * c + halves(x[..., :4]) * c, x[..., 6:]], -1),
     "the last columns turn": lambda x, c: torch.cat(
         [x[..., :4], x[..., 4:] * c + halves(x[..., 4:]) * c], -1
@@ -140,5 +177,5 @@ def test_a_pattern_is_found_in_a_trace() -> None:
     graph = torch.export.export(model, (torch.randn(2, 7, HEADS * D),)).run_decompositions({}).graph
     patterns.composed(graph)
     found = [n for n in graph.nodes if n.target is patterns.rotary]
-    assert [n.args[-1] for n in found] == [True, True]
+    assert [n.args[3] for n in found] == [True, True]
     assert not [n for n in graph.nodes if n.target is torch.ops.aten.stack.default]
