@@ -11,24 +11,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import tilegen as tg
-from tests.compiled import compiled, counted, left, same
-from tilegen.backend.region import Region
+from tests.compiled import compiled, counted, left, programs, same
 
 HEADS, D = 3, 8
 Pieces = Callable[[torch.Tensor], tuple[torch.Tensor, ...]]
-
-
-def programs(monkeypatch: pytest.MonkeyPatch) -> list[tg.Program]:
-    """Of the regions, as they are compiled."""
-    found: list[tg.Program] = []
-    kernel = Region.kernel
-
-    def noted(self: Region) -> object:
-        found.append(self.program)
-        return kernel(self)
-
-    monkeypatch.setattr(Region, "kernel", noted)
-    return found
 
 
 APART: dict[str, Pieces] = {
