@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -13,6 +14,8 @@ from torch._dynamo.utils import counters
 from torch.utils import _pytree as pytree
 
 from tilegen.backend.backend import tilegen
+from tilegen.backend.region import Region
+from tilegen.frontend.program import Program
 
 
 class Block(nn.Module):
@@ -61,6 +64,19 @@ def compiled(module: Callable[..., Any], **how: Any) -> Callable[..., Any]:
     torch._dynamo.reset()
     counters.clear()
     return torch.compile(module, backend=tilegen, **how)  # type: ignore[no-any-return]
+
+
+def programs(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
+    """Of the regions, as they are compiled."""
+    found: list[Program] = []
+    kernel = Region.kernel
+
+    def noted(self: Region) -> object:
+        found.append(self.program)
+        return kernel(self)
+
+    monkeypatch.setattr(Region, "kernel", noted)
+    return found
 
 
 def counted() -> Counter[str]:

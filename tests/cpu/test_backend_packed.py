@@ -11,24 +11,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import tilegen as tg
-from tests.compiled import compiled, counted, left, same
-from tilegen.backend.region import Region
+from tests.compiled import compiled, counted, left, programs, same
 
 HEADS, D = 3, 8
 Pieces = Callable[[torch.Tensor], tuple[torch.Tensor, ...]]
-
-
-def programs(monkeypatch: pytest.MonkeyPatch) -> list[tg.Program]:
-    """Of the regions, as they are compiled."""
-    found: list[tg.Program] = []
-    kernel = Region.kernel
-
-    def noted(self: Region) -> object:
-        found.append(self.program)
-        return kernel(self)
-
-    monkeypatch.setattr(Region, "kernel", noted)
-    return found
 
 
 APART: dict[str, Pieces] = {
@@ -119,3 +105,21 @@ def test_linears_that_functions_read_are_not_merged_with_others(monkeypatch: pyt
     same(compiled(model)(x), model(x), 2e-2)
     widths = sorted({p.tensor(c.result).shape[-1] for p in found for c in p.calls if c.kind == "linear"})
     assert widths == [16, 48, 80], widths
+
+
+def test_linears_behind_a_convolution_over_one_dimension_are_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a model of sounds: a line of pixels is copied once, as its input is, and what follows is one
+    product again."""
+    torch.manual_seed(0)
+    conv, norm = nn.Conv1d(8, 16, 3), nn.LayerNorm(16)
+    up, gate = nn.Linear(16, 24), nn.Linear(16, 24)
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        x = norm(conv(x).transpose(1, 2))
+        return F.silu(gate(x)) * up(x)
+
+    x, found = torch.randn(2, 8, 19), programs(monkeypatch)
+    with torch.no_grad():
+        same(compiled(model)(x), model(x))
+    kinds = [c.kind for c in found[-1].calls]
+    assert (kinds.count("linear"), kinds.count("conv2d"), kinds.count("strided_copy")) == (1, 1, 2), kinds

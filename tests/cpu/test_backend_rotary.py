@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import tilegen as tg
-from tests.compiled import compiled, counted, left, same
-from tilegen.backend.region import Region
+from tests.compiled import compiled, counted, left, programs, same
+from tilegen.frontend.program import Program
 from tilegen.nn import patterns
 
 HEADS, D = 3, 16
@@ -53,17 +53,9 @@ class Turned(nn.Module):
         return F.scaled_dot_product_attention(self._turned(q), self._turned(k), v.transpose(1, 2))
 
 
-def kinds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Of the ops of all regions, as they are made."""
-    found: list[str] = []
-    kernel = Region.kernel
-
-    def noted(self: Region) -> object:
-        found.extend(c.kind for c in self.program.calls)
-        return kernel(self)
-
-    monkeypatch.setattr(Region, "kernel", noted)
-    return found
+def kinds(found: list[Program]) -> list[str]:
+    """Of the ops of all regions."""
+    return [call.kind for program in found for call in program.calls]
 
 
 @pytest.mark.parametrize(
@@ -77,12 +69,15 @@ def test_a_part_of_each_head_turns(
     r: int, interleaved: bool, late: bool, wide: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
-    model, found = Turned(r, interleaved, late, wide).to(dtype).requires_grad_(False), kinds(monkeypatch)
+    model, found = Turned(r, interleaved, late, wide).to(dtype).requires_grad_(False), programs(monkeypatch)
     x = torch.randn(2, 7, HEADS * D, dtype=dtype)
     y, wanted = compiled(model)(x), model(x)
     same(y, wanted, 2e-5 if dtype is torch.float32 else 2e-2)
-    assert {*found} <= {"attention", "linear", "rotary", "pointwise"} and not left(), (found, left())
-    assert found.count("rotary") >= 2
+    assert {*kinds(found)} <= {"attention", "linear", "rotary", "pointwise"} and not left(), (
+        kinds(found),
+        left(),
+    )
+    assert kinds(found).count("rotary") >= 2
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
@@ -93,7 +88,7 @@ def test_it_is_known_to_torch_export(r: int, interleaved: bool) -> None:
     x = torch.randn(2, 7, HEADS * D)
     layer = tg.module.from_torch(model, x)
     same(layer(x).contiguous(), model(x).contiguous())
-    found = [c.kind for c in layer.program.calls]
+    found = kinds([layer.program])
     assert {*found} <= {"attention", "linear", "rotary", "pointwise"} and found.count("rotary") == 2
 
 
@@ -110,7 +105,47 @@ def test_gradients_are_eagers() -> None:
     assert counted()["regions"] >= 1
 
 
+class Prefixed(nn.Module):
+    """The first rows do not turn: tokens that are no patches, as in EVA-02 and DINOv3. Tables (S, D)."""
+
+    def __init__(self, interleaved: bool, split: bool):
+        super().__init__()
+        self.turn, self.split, self.qkv = pairs if interleaved else halves, split, nn.Linear(48, 144)
+        angles = torch.randn(5, D)
+        self.register_buffer("cos", angles.cos())
+        self.register_buffer("sin", angles.sin())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (a.unflatten(-1, (HEADS, D)).transpose(1, 2) for a in self.qkv(x).chunk(3, -1))
+
+        def turned(x: torch.Tensor) -> torch.Tensor:
+            first, rest = x.split((2, 5), dim=-2) if self.split else (x[:, :, :2], x[:, :, 2:])
+            return torch.cat((first, rest * self.cos + self.turn(rest) * self.sin), dim=-2)
+
+        return F.scaled_dot_product_attention(turned(q), turned(k), v)
+
+
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_the_first_rows_may_stay(interleaved: bool, split: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model, found = Prefixed(interleaved, split).requires_grad_(False), programs(monkeypatch)
+    x = torch.randn(2, 7, 48)
+    same(compiled(model)(x), model(x))
+    assert {*kinds(found)} <= {"attention", "linear", "rotary", "pointwise"} and not left(), (
+        kinds(found),
+        left(),
+    )
+
+
 OTHERWISE = {
+    "rows behind others": lambda x, c: torch.cat([x[:, :, :2], x[:, :, 3:] * c + halves(x[:, :, 3:]) * c], 2),
+    "the first rows turn": lambda x, c: torch.cat(
+        [x[:, :, :2] * c + halves(x[:, :, :2]) * c, x[:, :, 2:]], 2
+    ),
+    "rows of other heads": lambda x, c: torch.cat(
+        [x[:, :1], x[:, 1:] * torch.full((7, 8), 0.5) + halves(x[:, 1:]) * torch.full((7, 8), 0.7)], 1
+    ),
     "other columns stay": lambda x, c: torch.cat([x[..., :4] * c + halves(x[..., :4]) * c, x[..., 6:]], -1),
     "the last columns turn": lambda x, c: torch.cat(
         [x[..., :4], x[..., 4:] * c + halves(x[..., 4:]) * c], -1
@@ -140,5 +175,5 @@ def test_a_pattern_is_found_in_a_trace() -> None:
     graph = torch.export.export(model, (torch.randn(2, 7, HEADS * D),)).run_decompositions({}).graph
     patterns.composed(graph)
     found = [n for n in graph.nodes if n.target is patterns.rotary]
-    assert [n.args[-1] for n in found] == [True, True]
+    assert [n.args[3] for n in found] == [True, True]
     assert not [n for n in graph.nodes if n.target is torch.ops.aten.stack.default]

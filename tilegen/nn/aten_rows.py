@@ -387,12 +387,24 @@ def _shared(k: View) -> View:
 
 
 @entry(patterns.rotary)
-def _rotary(t: Trace, x: View, cos: Any, sin: Any, interleaved: bool) -> View:
-    """Of heads (B, h, S, D), or (B, S, h, D) where the tables say so."""
-    at = _heads_of_tables(x, cos)
+def _rotary(t: Trace, x: View, cos: Any, sin: Any, interleaved: bool, first: int = 0) -> View:
+    """Of heads (B, h, S, D), or (B, S, h, D) where the tables say so; of all rows but the first ones."""
+    cos, sin = (c[(None,) * (4 - c.dim())] if isinstance(c, torch.Tensor) else c for c in (cos, sin))
+    at = 1 if first else _heads_of_tables(x, cos)
+    if first:
+        cos, sin = _behind(cos, first, 1.0), _behind(sin, first, 0.0)
     (value, heads), tables = _heads(t, x.transposed(1, at)), [_table(t, c, at) for c in (cos, sin)]
     made = rotary(value, *tables, heads=heads, interleaved=interleaved, name=t.name("rotary"))
     return View.of_heads(made, heads).transposed(1, at)
+
+
+def _behind(c: Any, rows: int, number: float) -> torch.Tensor:
+    """A table (B, 1, S, D) behind rows of a number."""
+    if not isinstance(c, torch.Tensor) or c.shape[1] != 1:
+        raise SpecError(
+            f"rotary of rows behind others, by what is no weight (B, 1, S, D), but {tuple(c.shape)}"
+        )
+    return torch.cat((c.new_full((c.shape[0], 1, rows, c.shape[3]), number), c), dim=2)
 
 
 def _heads_of_tables(x: View, c: Any) -> int:

@@ -5,6 +5,7 @@
     x · cos + cat(-x[…, D/2:], x[…, :D/2]) · sin                 → rotary(x, cos, sin)
     x · cos + flatten(stack(-x[…, 1::2], x[…, ::2])) · sin       → rotary(x, cos, sin, interleaved)
     cat(either of them of x[…, :R], x[…, R:])                    → the same, of cos and sin of R columns
+    cat(x[:n], either of them of x[n:]) of rows                  → the same, of all rows but the first n
     ½x · (1 + tanh(√(2/π)(x + 0.044715 x³)))                     → gelu(x, approximate="tanh")
     ½x · (1 + erf(x / √2)), ½x · (1 + erf(x · √½))               → gelu(x)
 
@@ -14,6 +15,7 @@ Casts and copies in between are looked through: what a spec computes between two
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +40,7 @@ ALIKE: dict[Any, Any] = {  # to a pattern
     aten.reshape.default: aten.view.default,
     aten._unsafe_view.default: aten.view.default,
 }
+SPLITS = (aten.split.Tensor, aten.split_with_sizes.default)
 CHECKS = ("_assert", "sym_constrain")  # in the names of calls that compute nothing
 
 
@@ -50,7 +53,7 @@ def layer_norm(x: Any, w: Any, eps: float) -> Any:
     raise NotImplementedError
 
 
-def rotary(x: Any, cos: Any, sin: Any, interleaved: bool = False) -> Any:
+def rotary(x: Any, cos: Any, sin: Any, interleaved: bool = False, first: int = 0) -> Any:
     raise NotImplementedError
 
 
@@ -71,6 +74,11 @@ class Pattern:
 
     target: Any
     arguments: tuple[Any, ...]
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """As a node has them."""
+        return self.arguments
 
 
 def _mul(a: Any, b: Any) -> Pattern:
@@ -130,6 +138,8 @@ def _rotary(x: Any, turned: Callable[[Any], Pattern]) -> Pattern:
 
 _PART = _slice(_X, 0, Hole("columns"))
 _REST = _slice(_X, Hole("columns"), Hole("end of rest"))
+_BEFORE = Pattern(aten.slice.Tensor, (_X, Hole("rows"), 0, Hole("first")))
+_BEHIND = Pattern(aten.slice.Tensor, (_X, Hole("rows"), Hole("first"), Hole("end of rows")))
 PATTERNS: tuple[tuple[Pattern, Callable[[dict[str, Any]], tuple[Any, tuple[Any, ...]] | None]], ...] = (
     (
         _mul(_W, _mul(_X, Pattern(aten.rsqrt.default, (_add(_SQUARES, _EPS),)))),
@@ -140,9 +150,13 @@ PATTERNS: tuple[tuple[Pattern, Callable[[dict[str, Any]], tuple[Any, tuple[Any, 
         lambda m: (layer_norm, (m["x"], m["w"], m["eps"])) if _is_norm(m) else None,
     ),
     *(
-        (pattern, lambda m: (rotary, (m["x"], m["cos"], m["sin"], "half" not in m)) if _turns(m) else None)
+        (pattern, lambda m: (rotary, _turning(m)) if _turns(m) else None)
         for turned in (_halves, _side_by_side, _stacked)
-        for pattern in (_rotary(_X, turned), _cat(_rotary(_PART, turned), _REST))
+        for pattern in (
+            _rotary(_X, turned),
+            _cat(_rotary(_PART, turned), _REST),
+            Pattern(aten.cat.default, ([_BEFORE, _rotary(_BEHIND, turned)], Hole("rows too"))),
+        )
     ),
     (
         _mul(_mul(_X, 0.5), _add(_TANH, 1.0)),
@@ -164,6 +178,11 @@ def _is_norm(m: dict[str, Any]) -> bool:
     return isinstance(m["eps"], float) and list(m["over"]) in ([-1], [last])
 
 
+def _turning(m: dict[str, Any]) -> tuple[Any, ...]:
+    """What rotary takes."""
+    return m["x"], m["cos"], m["sin"], "half" not in m, m.get("first", 0)
+
+
 def _turns(m: dict[str, Any]) -> bool:
     """Whether the first columns of each head turn, or all of them."""
     shape = m["x"].meta["val"].shape
@@ -175,7 +194,13 @@ def _turns(m: dict[str, Any]) -> bool:
     whole = size == shape[-1] or m["end of rest"] >= shape[-1]
     pairs = m["half"] * 2 == size if "half" in m else size % 2 == 0
     apart = "shape" not in m or (m.get("rank", -1) in (-1, len(shape)) and m["shape"][-1] == size)
-    return along and ends and whole and pairs and apart
+    return along and ends and whole and pairs and apart and ("rows" not in m or _behind_first_rows(m, shape))
+
+
+def _behind_first_rows(m: dict[str, Any], shape: Any) -> bool:
+    """Whether all rows of (…, S, D) but the first ones turn."""
+    at = {m[n] % len(shape) for n in ("rows", "rows too")}
+    return at == {len(shape) - 2} and m["end of rows"] >= shape[-2]
 
 
 def _is_gelu(m: dict[str, Any]) -> bool:
@@ -256,7 +281,8 @@ def _matches(pattern: Any, given: Any, found: dict[str, Any]) -> bool:
     given = through(given)
     match pattern:
         case Pattern(target, arguments):
-            if not isinstance(given, Node) or len(given.args) < len(arguments):
+            given = _as_slice(given) if target is aten.slice.Tensor else given
+            if not isinstance(given, (Node, Pattern)) or len(given.args) < len(arguments):
                 return False
             if ALIKE.get(given.target, given.target) != target:
                 return False
@@ -267,6 +293,22 @@ def _matches(pattern: Any, given: Any, found: dict[str, Any]) -> bool:
         case list():
             return isinstance(given, (list, tuple)) and _all(pattern, given, found)
     return bool(pattern == given)
+
+
+def _as_slice(given: Any) -> Any:
+    """A piece of what is split, as the slice that it is."""
+    if not isinstance(given, Node) or given.target is not operator.getitem:
+        return given
+    split: Any = given.args[0]
+    if not isinstance(split, Node) or split.target not in SPLITS:
+        return given
+    args: Any = (*split.args, given.args[1])
+    x, sizes, *at, n = args
+    along = (at[0] if at else 0) % len(x.meta["val"].shape)
+    size = x.meta["val"].shape[along]
+    widths = [sizes] * -(-size // sizes) if isinstance(sizes, int) else sizes
+    lo = sum(widths[:n])
+    return Pattern(aten.slice.Tensor, (x, along, lo, min(lo + widths[n], size)))
 
 
 def _all(patterns: Any, given: Any, found: dict[str, Any]) -> bool:

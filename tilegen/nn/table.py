@@ -47,10 +47,15 @@ def entry(*operators: Any, view: bool = False) -> Callable[[Entry], Entry]:
 
 
 def as_rows(t: Trace, x: View) -> View:
-    """x, or a copy of it, whose last dimension is that of its tensor."""
+    """x, or a copy of it, whose last dimension is that of its tensor, and which is no line of pixels, such as
+    a convolution over one dimension gives: what follows is faster of rows."""
     if not isinstance(x, View):
         raise SpecError(f"rows of a weight {tuple(x.shape)}")
-    return x if x.rows() is not None else t.copied(x)
+    return x if x.rows() is not None and not _is_line(x) else t.copied(x)
+
+
+def _is_line(x: View) -> bool:
+    return len(x.dims) == 3 and is_image(x.value) and x.value.shape[1] == 1
 
 
 def as_image(t: Trace, x: View) -> View:
