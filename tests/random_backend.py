@@ -2,6 +2,7 @@
 tensors are written in place, returned as they came, viewed, returned twice, or never read.
 
     python -m tests.random_backend --count 200     # each against eager: results, aliases, what was written
+    python -m tests.random_backend --moves         # the first size of the input moves
 """
 
 from __future__ import annotations
@@ -102,8 +103,10 @@ class Ran:
     aliases: set[tuple[int, int]]
 
     @staticmethod
-    def of(model: nn.Module, run: Callable[..., tuple[Tensor, ...]], x: Tensor) -> Ran:
+    def of(model: nn.Module, run: Callable[..., tuple[Tensor, ...]], x: Tensor, moves: bool = False) -> Ran:
         x = x.clone()
+        if moves:
+            torch._dynamo.maybe_mark_dynamic(x, 0)
         with torch.no_grad():
             tensors = [*run(x), x, *model.buffers()]
         places = [t.untyped_storage().data_ptr() for t in tensors]
@@ -111,14 +114,18 @@ class Ran:
         return Ran(tensors, pairs)
 
 
-def verdict(seed: int, device: str = "cpu") -> str:
-    """ "right", or what is wrong. Twice, for what the first call writes."""
+def verdict(seed: int, device: str = "cpu", moves: bool = False) -> str:
+    """ "right", or what is wrong. Twice, for what the first call writes; where the first size moves, the
+    second time with twice as much of it, if the module takes that."""
     dtype = torch.bfloat16 if seed % 3 == 0 else torch.float32
     x = drawn(seed)[1].to(device, dtype)
     model, eager, exact = (_model(seed).to(device, d) for d in (dtype, dtype, torch.float32))
     run = compiled(model)
-    for _ in range(2):
-        found, wanted, truth = Ran.of(model, run, x), Ran.of(eager, eager, x), Ran.of(exact, exact, x.float())
+    for n in range(2):
+        if moves and n and not _takes(seed, x := torch.cat((x, x.flip(0)))):
+            break
+        found = Ran.of(model, run, x, moves)
+        wanted, truth = Ran.of(eager, eager, x), Ran.of(exact, exact, x.float())
         if found.aliases != wanted.aliases:
             return f"wrong: {found.aliases} share memory, eager {wanted.aliases}: {model.told}"
         for n, (a, b, t) in enumerate(zip(found.tensors, wanted.tensors, truth.tensors, strict=True)):
@@ -128,6 +135,15 @@ def verdict(seed: int, device: str = "cpu") -> str:
             if not error <= max(LEAST[dtype], ROUNDED * torchs):
                 return f"wrong: result {n} is off by {error:.1e}, eager {torchs:.1e}: {model.told}"
     return "right" if counted()["regions"] else "left alone"
+
+
+def _takes(seed: int, x: Tensor) -> bool:
+    """Whether a module lets its first size move: it names none."""
+    try:
+        Ran.of(model := _model(seed).to(x.device, x.dtype), model, x)
+    except RuntimeError:  # torch's own, of a view that does not fit
+        return False
+    return True
 
 
 def _model(seed: int) -> Tangled:
@@ -140,12 +156,13 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--moves", action="store_true", help="the first size of the input moves")
     o = parser.parse_args()
     config.min_gain = 0
     found = Counter[str]()
     for seed in range(o.first, o.first + o.count):
         try:
-            said = verdict(seed, o.device)
+            said = verdict(seed, o.device, o.moves)
         except Exception as error:  # told with its seed; the others still run
             said = f"wrong: {type(error).__name__}: {str(error).splitlines()[0][:200]}"
         found[said.partition(":")[0]] += 1

@@ -21,6 +21,10 @@ def places(found: Any) -> list[int]:
 
 RETURNED: dict[str, tuple[Callable[[torch.Tensor], Any], torch.Tensor]] = {
     "pieces": (lambda x: F.silu(x).chunk(3, 1), torch.randn(4, 8)),
+    "the same again": (lambda x: F.silu(torch.cat((x, x, x))), torch.randn(4, 8)),
+    "the same beside itself": (lambda x: F.silu(torch.cat((x, x), -1)), torch.randn(4, 8)),
+    "each row again": (lambda x: F.silu(x).repeat_interleave(3, 1), torch.randn(2, 5, 8)),
+    "all of it again": (lambda x: F.silu(x.repeat(1, 2, 1)), torch.randn(2, 5, 8)),
     "pieces that are read": (lambda x: (*(y := F.silu(x).unbind(1)), y[0] * y[1]), torch.randn(4, 3)),
     "a view of a view": (lambda x: F.silu(x)[1:].view(-1)[2:], torch.randn(4, 8)),
     "all places alike": (lambda x: F.silu(x)[:, None].expand(4, 3, 8), torch.randn(4, 8)),

@@ -205,6 +205,52 @@ def test_rows_of_a_table_as_many_as_there_are_stay_right() -> None:
     assert counted()["regions"] >= 1, left()
 
 
+ALONG: dict[str, Callable[[torch.Tensor], Any]] = {
+    "some": lambda x: x[1:],
+    "up to where another ends": lambda x: x[: x.shape[0]] + 1,
+    "all but one": lambda x: x[:-1] * 2,
+    "first": lambda x: F.silu(x[0]),
+    "last": lambda x: F.silu(x[-1]),
+    "every second": lambda x: F.silu(x[::2]),
+    "in twos": lambda x: [F.silu(part) for part in x.split(2)],
+    "in halves": lambda x: [F.silu(part) for part in x.chunk(2)],
+    "one by one": lambda x: F.silu(torch.stack(x.unbind(0)[:2])),
+    "padded": lambda x: F.silu(F.pad(x, (0, 0, 0, 0, 1, 2))),
+    "padded beside": lambda x: F.silu(F.pad(x, (1, 2))),
+    "again": lambda x: F.silu(torch.cat((x, x))),
+    "side by side": lambda x: F.silu(torch.cat((x, x), -1)),
+    "turned": lambda x: F.silu(x.flip(0)),
+    "mean": lambda x: F.silu(x.mean(0)),
+    "sum of all": lambda x: F.silu(x).sum((0, 1)),
+    "softmax": lambda x: x.softmax(0),
+    "maximum": lambda x: F.silu(x).amax(0),
+    "columns": lambda x: F.silu(x.transpose(0, 2)),
+    "as one row": lambda x: F.silu(x.reshape(1, -1)),
+    "product with itself": lambda x: x[:, 0] @ x[:, 0].T,
+    "products": lambda x: torch.bmm(x, x.transpose(1, 2)),
+    "repeated": lambda x: F.silu(x.repeat_interleave(2, 0)),
+    "outer": lambda x: F.silu(x[:, None] + x[None]),
+    "beside a number of them": lambda x: F.silu(x) / x.shape[0],
+    "as many zeros": lambda x: F.silu(x) + torch.zeros(x.shape[0], 1, 1),
+    "places": lambda x: F.silu(x * torch.arange(x.shape[0]).float()[:, None, None]),
+    "normed": lambda x: F.layer_norm(x, (8,)),
+    "a norm along it": lambda x: F.layer_norm(x.movedim(0, -1), (x.shape[0],)),
+}
+
+
+@pytest.mark.parametrize("name", ALONG)
+def test_what_is_done_along_a_size_that_moves_is_eagers(name: str) -> None:
+    class Along(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return ALONG[name](x)
+
+    model, run = Along(), compiled(Along())
+    for size in (4, 7, 12):
+        x = torch.randn(size, 6, 8)
+        torch._dynamo.maybe_mark_dynamic(x, 0)
+        same(run(x), model(x))
+
+
 # --- its words ----------------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import sympy as sp
 import torch
 from torch._subclasses import FakeTensor
 
@@ -115,6 +116,8 @@ def _pow(t: Trace, x: View, n: float) -> View:
 def each(t: Trace, expression: str, a: View, b: Any) -> View:
     """An expression over e0 = a and e1 = b: a number, a weight of a's columns or that spreads to a, a tensor
     like a, or one column of one of them, or a number for each channel of an image."""
+    if isinstance(b, sp.Expr):
+        raise SpecError(f"a tensor and the number {b}, a size that moves")
     if isinstance(b, torch.Tensor):
         for _ in range(b.dim() - len(a.dims)):
             a = a.unsqueezed(0)

@@ -236,7 +236,9 @@ def _pad(t: Trace, x: View, places: Sequence[int], value: float = 0) -> View:
 
 
 def _filled(x: View | Strided, at: int, places: int, value: float) -> torch.Tensor:
-    sizes = [places if d == at else int(n) for d, n in enumerate(x.shape)]
+    sizes = [places if d == at else n for d, n in enumerate(x.shape)]
+    if not all(isinstance(n, int) for n in sizes):
+        raise SpecError(f"a pad of a tensor {x.shape}, whose size moves")
     return torch.full(sizes, value, dtype=getattr(torch, x.value.dtype))
 
 

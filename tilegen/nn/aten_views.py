@@ -110,10 +110,11 @@ def _expand(t: Trace, x: Seen, sizes: Sequence[Any], *, implicit: bool = False) 
 @entry(aten.slice.Tensor, view=True)
 def _slice(t: Trace, x: Seen, at: int = 0, lo: int = 0, hi: int | None = None, step: int = 1) -> Seen:
     size = x.shape[at]
-    if not isinstance(size, int):
-        if (lo, hi is None or hi > 1 << 60, step) == (0, True, 1):
+    if not all(isinstance(n, int) for n in (size, lo or 0, hi or 0)):
+        whole = hi is None or hi == size or (isinstance(hi, int) and hi > 1 << 60)
+        if (lo or 0) == 0 and whole and step == 1:
             return x
-        raise SpecError(f"a slice of the {size} places of a dimension that moves")
+        raise SpecError(f"[{lo}:{hi}] of the {size} places of a dimension that moves")
     lo, hi = (max(n + size, 0) if n < 0 else min(n, size) for n in (lo or 0, size if hi is None else hi))
     if lo >= hi:
         raise SpecError(f"a slice of no places of {x.shape}")
@@ -122,13 +123,18 @@ def _slice(t: Trace, x: Seen, at: int = 0, lo: int = 0, hi: int | None = None, s
 
 @entry(aten.select.int, view=True)
 def _select(t: Trace, x: Seen, at: int, n: int) -> Seen:
-    n = n % x.shape[at]
+    size = x.shape[at]
+    if not isinstance(size, int) and n < 0:
+        raise SpecError(f"[{n}] of the {size} places of a dimension that moves")
+    n = n % size if isinstance(size, int) else n
     return seen(t, x, lambda v: v.sliced(at, n, n + 1).squeezed([at]))
 
 
 @entry(aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, view=True)
 def _split(t: Trace, x: Seen, sizes: Any, at: int = 0) -> list[Seen]:
     size = x.shape[at]
+    if not isinstance(size, int):
+        raise SpecError(f"parts of the {size} places of a dimension that moves")
     if isinstance(sizes, int):
         sizes = [min(sizes, size - n) for n in range(0, size, sizes)]
     ends = [sum(sizes[: n + 1]) for n in range(len(sizes))]
@@ -137,7 +143,10 @@ def _split(t: Trace, x: Seen, sizes: Any, at: int = 0) -> list[Seen]:
 
 @entry(aten.unbind.int, view=True)
 def _unbind(t: Trace, x: Seen, at: int = 0) -> list[Seen]:
-    return [_select(t, x, at, n) for n in range(x.shape[at])]
+    size = x.shape[at]
+    if not isinstance(size, int):
+        raise SpecError(f"each of the {size} places of a dimension that moves")
+    return [_select(t, x, at, n) for n in range(size)]
 
 
 @entry(aten.repeat_interleave.self_int, view=True)

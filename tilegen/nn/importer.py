@@ -438,6 +438,12 @@ class _Spec:
         if dtype not in (IDS if whole else (getattr(torch, view.value.dtype),)):
             told = f"from_torch: the result {given} is {dtype}, its spec's {view.value.dtype}"
             raise NodeError(told, given)
+        if any(not a.place for a in view.atoms):  # the same again and again
+            self._node = given
+            try:
+                view = self.copied(view)
+            except SpecError as error:
+                raise NodeError(f"from_torch: the result {given}: {error}", given) from None
         tensor = view.value.builder.tensors[view.value.tensor]
         if view.value.columns is not None or view.value.flattened or tensor.role != "intermediate":
             if whole:
