@@ -114,15 +114,18 @@ class Ran:
         return Ran(tensors, pairs)
 
 
-def verdict(seed: int, device: str = "cpu", moves: bool = False) -> str:
+Compile = Callable[[nn.Module], Callable[..., tuple[Tensor, ...]]]
+
+
+def verdict(seed: int, device: str = "cpu", moves: bool = False, compile: Compile = compiled) -> str:
     """ "right", or what is wrong. Twice, for what the first call writes; where the first size moves, the
     second time with twice as much of it, if the module takes that."""
     dtype = torch.bfloat16 if seed % 3 == 0 else torch.float32
     x = drawn(seed)[1].to(device, dtype)
     model, eager, exact = (_model(seed).to(device, d) for d in (dtype, dtype, torch.float32))
-    run = compiled(model)
-    for n in range(2):
-        if moves and n and not _takes(seed, x := torch.cat((x, x.flip(0)))):
+    run = compile(model)
+    for again in (False, True):
+        if moves and again and not _takes(seed, x := torch.cat((x, x.flip(0)))):
             break
         found = Ran.of(model, run, x, moves)
         wanted, truth = Ran.of(eager, eager, x), Ran.of(exact, exact, x.float())
@@ -135,6 +138,11 @@ def verdict(seed: int, device: str = "cpu", moves: bool = False) -> str:
             if not error <= max(LEAST[dtype], ROUNDED * torchs):
                 return f"wrong: result {n} is off by {error:.1e}, eager {torchs:.1e}: {model.told}"
     return "right" if counted()["regions"] else "left alone"
+
+
+def _by_inductor(model: nn.Module) -> Callable[..., tuple[Tensor, ...]]:
+    torch._dynamo.reset()
+    return torch.compile(model)
 
 
 def _takes(seed: int, x: Tensor) -> bool:
@@ -163,6 +171,10 @@ def main() -> None:
     for seed in range(o.first, o.first + o.count):
         try:
             said = verdict(seed, o.device, o.moves)
+            if said.startswith("wrong") and verdict(seed, o.device, o.moves, _by_inductor).startswith(
+                "wrong"
+            ):
+                said = f"Inductor's own: {said}"
         except Exception as error:  # told with its seed; the others still run
             said = f"wrong: {type(error).__name__}: {str(error).splitlines()[0][:200]}"
         found[said.partition(":")[0]] += 1
