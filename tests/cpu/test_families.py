@@ -49,5 +49,5 @@ def test_a_refusal_is_told_with_its_reason(monkeypatch: pytest.MonkeyPatch, caps
     monkeypatch.setattr(shapes, "all_planned", lambda cells, _: map(shapes.planned, cells))
     assert shapes.main(["--plan"]) == 1
     told = capsys.readouterr().out
-    assert "cross_attention B=1 S=8 T=8 H=264 heads=1: PlanError" in told and "2 cells, 1 refused" in told
+    assert "cross_attention B=1 S=8 T=8 H=264 heads=1: FormError" in told and "2 cells, 1 refused" in told
     assert "heads have 264 columns" in told

@@ -259,7 +259,6 @@ def generate(plan: Plan) -> str:
         summary=[line.rstrip() for line in summary(plan)],
         schedule=schedule_text(plan),
         libraries=[f"cpu/{name}.hpp.j2" for name in LIBRARIES],
-        adds_bias=any(op.adds_bias for op in ops),
         tiles=[macro_text("cpu", "cpp", op) for op in ops],
         tensors=[tensor_context(plan, t) for t in plan.graph.tensors.values()],
     )
