@@ -27,7 +27,7 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from torch.utils import _pytree as pytree
 
-from tilegen.frontend.dims import MOST, Dim
+from tilegen.frontend.dims import MOST
 
 NAME = "M"  # of what moves, in a region
 HINT = 1009  # what torch takes it for where a text is read; a choice by it is refused
@@ -52,10 +52,6 @@ class Moving:
     symbol: sp.Symbol
     hint: int
     most: int
-
-    @property
-    def dim(self) -> Dim:
-        return Dim(NAME, self.most)
 
     def linear(self, size: Any) -> int | Linear:
         """A size in words of what moves.
@@ -107,13 +103,15 @@ def moving(graph: Graph) -> Moving | None:
     """What moves in a graph; of several that in which most of its tensors are linear."""
     alone, known = Counter[sp.Symbol](), dict[sp.Symbol, torch.SymInt]()
     for node in graph.nodes:
-        sizes = [n for n in _sizes(node) if isinstance(n, torch.SymInt)]
         found = symbols(node)
-        known |= {n.node.expr: n for n in sizes if n.node.expr.is_Symbol}
+        known |= {
+            n.node.expr: n for n in _sizes(node) if isinstance(n, torch.SymInt) and n.node.expr.is_Symbol
+        }
         alone.update(found if len(found) == 1 else ())
     for symbol, _ in alone.most_common():
-        if symbol in known and (hint := known[symbol].node.hint) is not None:
-            return Moving(symbol, int(hint), _most(known[symbol], int(hint)))
+        if symbol in known and known[symbol].node.hint is not None:
+            traced = hint(known[symbol])
+            return Moving(symbol, traced, _most(known[symbol], traced))
     return None
 
 
@@ -122,11 +120,11 @@ def symbols(node: Node) -> set[sp.Symbol]:
     return {s for n in _sizes(node) if not isinstance(n, int) for s in n.node.expr.free_symbols}
 
 
-def _most(size: torch.SymInt, hint: int) -> int:
+def _most(size: torch.SymInt, traced: int) -> int:
     upper = size.node.shape_env.bound_sympy(size.node.expr).upper
     if upper.is_Integer and upper <= MOST:
         return int(upper)
-    return 1 << (2 * hint - 1).bit_length()
+    return 1 << (2 * traced - 1).bit_length()
 
 
 def reason(node: Node, found: Moving | None) -> str:

@@ -302,10 +302,10 @@ class FoundAt:
     @staticmethod
     def of(given: Sequence[Tensor], dim: Dim) -> FoundAt:
         for n, t in enumerate(given):
-            for axis, extent in enumerate(t.shape):
-                if dims_of(extent):
-                    rest = filled(extent, dim, 0)
-                    return FoundAt(n, axis, filled(extent, dim, 1) - rest, rest)
+            for axis, of in enumerate(t.shape):
+                if dims_of(of):
+                    rest = filled(of, dim, 0)
+                    return FoundAt(n, axis, filled(of, dim, 1) - rest, rest)
         names = ", ".join(t.name for t in given)
         raise ArgumentError(f"no argument has {dim.name} in its shape; they are {names}")
 
