@@ -9,6 +9,7 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from torch.utils.checkpoint import checkpoint
 import tilegen as tg
 from tests.compiled import Block, Net, compiled, counted, left, programs, same
 from tilegen import config
-from tilegen.backend import subgraph
+from tilegen.backend import gain, joint_pass, subgraph
 from tilegen.backend.backend import tilegen
 from tilegen.backend.fold import Fold, refolding
 from tilegen.backend.joint_pass import JointPass
@@ -302,8 +303,6 @@ def test_what_is_written_in_place_is_eagers() -> None:
 
 
 def test_a_region_that_does_not_pay_is_inductors(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tilegen.backend import gain, joint_pass
-
     monkeypatch.setattr(joint_pass, "gain", lambda *_: gain.Gain(ours=10.0, theirs=9.0))
     layer, x = nn.Sequential(nn.Linear(8, 8), nn.GELU()).requires_grad_(False), torch.randn(3, 8)
     same(compiled(layer)(x), layer(x))
@@ -313,38 +312,36 @@ def test_a_region_that_does_not_pay_is_inductors(monkeypatch: pytest.MonkeyPatch
     assert counted()["regions"] == 1
 
 
-def test_an_op_that_inductor_is_much_faster_at_is_inductors(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tilegen.backend import gain, joint_pass
-
-    def judged(program: tg.Program, *_: object) -> gain.Gain:
-        slow = {call.name: "slow here" for call in program.calls if call.kind == "softmax"}
-        return gain.Gain(10.0, 20.0, slow)
-
+def _leaves_the_softmax(monkeypatch: pytest.MonkeyPatch, judged: Callable[..., gain.Gain]) -> None:
+    """A layer whose regions are judged so: its linears are regions, what is between them Inductor's."""
     monkeypatch.setattr(joint_pass, "gain", judged)
     layer = nn.Sequential(nn.Linear(8, 8), nn.Softmax(-1), nn.Linear(8, 8)).requires_grad_(False)
     x = torch.randn(3, 8)
     same(compiled(layer)(x), layer(x))
-    assert counted()["regions"] == 2 and "_softmax.default: slow here" in left()
+    assert counted()["regions"] == 2
+
+
+def test_an_op_that_inductor_is_much_faster_at_is_inductors(monkeypatch: pytest.MonkeyPatch) -> None:
+    def judged(program: tg.Program, *_: object) -> gain.Gain:
+        slow = {call.name: "slow here" for call in program.calls if call.kind == "softmax"}
+        return gain.Gain(10.0, 20.0, slow)
+
+    _leaves_the_softmax(monkeypatch, judged)
+    assert "_softmax.default: slow here" in left()
 
 
 def test_an_op_that_a_target_has_no_form_for_is_inductors(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tilegen.backend import gain, joint_pass
-
     def judged(program: tg.Program, *_: object) -> gain.Gain:
         if names := tuple(call.name for call in program.calls if call.kind == "softmax"):
             raise FormError("no form for it", "", names)
         return gain.Gain(10.0, 20.0)
 
-    monkeypatch.setattr(joint_pass, "gain", judged)
-    layer = nn.Sequential(nn.Linear(8, 8), nn.Softmax(-1), nn.Linear(8, 8)).requires_grad_(False)
-    x = torch.randn(3, 8)
-    same(compiled(layer)(x), layer(x))
-    assert counted()["regions"] == 2 and "no form for it" in left()
+    _leaves_the_softmax(monkeypatch, judged)
+    assert "no form for it" in left()
 
 
 def test_all_that_a_pattern_stands_for_is_left_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left of a norm would be ops of their own."""
-    from tilegen.backend import gain, joint_pass
 
     def judged(program: tg.Program, *_: object) -> gain.Gain:
         return gain.Gain(10.0, 20.0, {c.name: "slow here" for c in program.calls if c.kind == "rms_norm"})
