@@ -1,6 +1,7 @@
 """The trees of tilegen.graph.residual, grown on the pairs of sweeps that are not held out.
 
-Pairs near their program's best weigh most, for these are what is chosen from.
+Pairs near their program's best weigh most, for these are what is chosen from. What all pairs of a program
+leave alike matters less (ALIKE): the power limit and the GPU of that day are in it, and no choice depends on it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.ensemble import GradientBoostingRegressor
+from sklearn.tree import DecisionTreeRegressor
 
 from benchmarks.fit import RESULTS, SWEEPS, Pair, conv_pairs, nearest, pairs
 from tilegen.arch.machine import H200
@@ -20,26 +21,32 @@ from tilegen.graph.cost_model import product_time
 from tilegen.graph.residual import DATA, ConvTraits, LinearTraits, Residual, Traits, Tree, names_of
 
 ROOT = Path(__file__).resolve().parent.parent
-TREES, RATE, LEAST_PAIRS = 200, 0.12, 15
-LEAVES: dict[type[Traits], int] = {LinearTraits: 100, ConvTraits: 24}  # of 48,000 pairs, and of 9,000
+TREES, RATE, LEAST_PAIRS, SEEN, TRAITS = 200, 0.12, 8, 0.8, 0.5  # shares of pairs and traits of a tree
+LEAVES: dict[type[Traits], int] = {LinearTraits: 200, ConvTraits: 96}  # of 38,000 pairs, and of 9,000
+ALIKE = 0.9  # of what the pairs of a program leave on average, the share that no tree is grown on
 DIGITS, OF_THRESHOLDS = 3, 5  # of leaves, and of thresholds, that are kept
 
 
 def grown(some: Sequence[Pair[Any]], leaves: int) -> list[Tree]:
-    """On pairs of one kind of product."""
-    seen, left, weights = zip(*(_left(p) for p in nearest(some)), strict=True)
-    trees = GradientBoostingRegressor(
-        n_estimators=TREES,
-        max_leaf_nodes=leaves,
-        max_depth=None,
-        learning_rate=RATE,
-        min_samples_leaf=LEAST_PAIRS,
-        subsample=0.6,
-        max_features=0.4,
-        init="zero",
-        random_state=0,
-    ).fit(np.array(seen), np.array(left), sample_weight=np.array(weights))
-    return [_kept(of.tree_, 0) for (of,) in trees.estimators_]
+    """On pairs of one kind of product: each tree on what those before it leave."""
+    pairs = nearest(some)
+    seen, left, weights = (np.array(column) for column in zip(*map(_left, pairs), strict=True))
+    _, program = np.unique([p.program for p in pairs], return_inverse=True)
+    of_program = np.bincount(program, weights)
+    r, trees = np.random.RandomState(0), list[Tree]()
+    for _ in range(TREES):
+        alike = np.bincount(program, weights * left) / of_program
+        tree = DecisionTreeRegressor(
+            max_leaf_nodes=leaves,
+            min_samples_leaf=LEAST_PAIRS,
+            max_features=TRAITS,
+            random_state=r.randint(1 << 30),
+        )
+        some_of = r.rand(len(left)) < SEEN
+        tree.fit(seen[some_of], (left - ALIKE * alike[program])[some_of], sample_weight=weights[some_of])
+        left = left - RATE * tree.predict(seen)
+        trees.append(_kept(tree.tree_, 0))
+    return trees
 
 
 def _left(p: Pair[Any]) -> tuple[tuple[float, ...], float, float]:

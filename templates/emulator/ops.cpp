@@ -181,7 +181,7 @@ unsigned movmatrix(unsigned v) {
   return number(column) | number(column + 1) << 16;
 }
 
-void store_matrix(unsigned at, const unsigned* v, int count) {
+void store_matrix(unsigned at, const unsigned* v, int count, bool transposed) {
   const void* const pc = __builtin_return_address(0);
   struct Given {
     unsigned at;
@@ -191,10 +191,20 @@ void store_matrix(unsigned at, const unsigned* v, int count) {
   Given mine{at, {}};
   memcpy(mine.v, v, 4 * count);
   const void** const all = exchange(&mine, "the other lanes of its warp at stmatrix", pc);
-  for (int i = 0; i < count; ++i) {  // each lane writes its own two columns of each matrix
-    const unsigned row = ((const Given*)all[8 * i + me.lane / 4])->at;
-    if (row % 16) fail("stmatrix: address" + here(pc));
-    store_shared(row + 4 * (me.lane % 4), &v[i], 4, pc);
+  const auto row = [&](int lane) {
+    const unsigned at = ((const Given*)all[lane])->at;
+    if (at % 16) fail("stmatrix: address" + here(pc));
+    return at;
+  };
+  for (int i = 0; i < count; ++i) {  // each lane writes its own two columns of each matrix, or rows
+    if (!transposed) {
+      store_shared(row(8 * i + me.lane / 4) + 4 * (me.lane % 4), &v[i], 4, pc);
+      continue;
+    }
+    for (int k = 0; k < 2; ++k) {
+      const uint16_t one = v[i] >> 16 * k;
+      store_shared(row(8 * i + 2 * (me.lane % 4) + k) + 2 * (me.lane / 4), &one, 2, pc);
+    }
   }
   exchange(nullptr, "the other lanes of its warp at stmatrix", pc);  // `mine` is looked at no more
 }

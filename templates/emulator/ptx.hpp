@@ -94,7 +94,7 @@ void warpgroup_mma(int n, Factor type, float* d, int count, uint64_t a, const un
     bool across);
 void warp_mma(Factor type, float* d, const unsigned* a, const unsigned* b);
 unsigned tf32(float x);  // rounded, halves away from zero
-void store_matrix(unsigned at, const unsigned* v, int count);
+void store_matrix(unsigned at, const unsigned* v, int count, bool transposed);
 void load_matrix(unsigned at, unsigned* v, int count, bool transposed);
 unsigned show(unsigned v, int from);  // a lane's word, once all lanes have shown theirs
 void meet_warp();
@@ -148,10 +148,10 @@ EMU_HERE void tensor_store(const void* map, unsigned from, In... in) {
   bulk_store(map, from, at, sizeof...(In));
 }
 unsigned movmatrix(unsigned v);  // two numbers of a lane's row of an 8 x 8 block -> two of its column
-template <class... V>
+template <bool TRANSPOSED, class... V>
 EMU_HERE void stmatrix(unsigned at, V... v) {
   const unsigned w[] = {v...};
-  store_matrix(at, w, sizeof...(V));
+  store_matrix(at, w, sizeof...(V), TRANSPOSED);
 }
 template <bool TRANSPOSED, class... V>
 EMU_HERE void ldmatrix(unsigned at, V&... v) {

@@ -362,6 +362,29 @@ FAULTS = [
         in_function("twice", "tg_twice(of.e0, which)", "tg_twice(of.e0, 0)"),
         says="error",
     ),
+    Fault(
+        "turned results are stored before they are seen",
+        "swapped, many tiles of an SM, more blocks than buffers",
+        in_function("tg_store_turned_staged", "      tg_fence_async_shared();\n", ""),
+    ),
+    Fault(
+        "turned results come into a buffer that is not drained",
+        "swapped, many tiles of an SM, more blocks than buffers",
+        in_function(
+            "tg_store_turned_staged", "    tg_await(tg_drained(smem, warpgroup, buffer), phase ^ 1);\n", ""
+        ),
+    ),
+    Fault(
+        "the second math warpgroup's results are stored over the first's",
+        "swapped gate, many tiles of an SM",
+        in_function("tg_store_turned", "at.column + 64 * m + COLUMNS * (int)w", "at.column + 64 * m"),
+    ),
+    Fault(
+        "both eights of a warp's columns come to the same place",
+        "swapped gate, 64 columns",
+        in_function("tg_store_turned_staged", "2 * warp + lane / 8 % 2", "2 * warp"),
+        says="",
+    ),
     # attention
     Fault(
         "queries come before those of two tiles ago are used up",

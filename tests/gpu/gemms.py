@@ -192,6 +192,21 @@ CASES = [
         {"tiles": {"y": (88, 256, 64)}, "scheduling": "dynamic"},
     ),
     Case(
+        "swapped, many tiles of an SM, more blocks than buffers",
+        gemm,
+        {"M": 267, "N": 600, "K": 136},
+        {"tiles": {"y": (152, 256, 64)}},
+        sms=2,
+    ),
+    Case("swapped gate, 64 columns", gate, {"M": 267, "I": 304}, {"tiles": {"pair": (96, 64, 64)}}),
+    Case(
+        "swapped gate, many tiles of an SM",
+        gate,
+        {"M": 267, "I": 304, "dtype": "float16"},
+        {"tiles": {"pair": (120, 128, 64)}},
+        sms=2,
+    ),
+    Case(
         "swapped, wide steps",
         gemm,
         {"M": 75, "N": 520, "K": 520, "dtype": "float16"},

@@ -273,6 +273,8 @@ class Tile:
         assert column == self.columns(cta_rank, warpgroup) + 8 * across
         if op.tile.swapped:
             height, width = 8 * n8s, 64 * m64 // op.tile.groups
+            if store.staged:
+                self._check_turned(names, (row, column), n8s)
             times[row : row + height, column : column + width] += 1
             return
         if not store.staged:
@@ -296,6 +298,17 @@ class Tile:
             if op.tile.uneven and warpgroup == 1 and m == m64 - 1:
                 continue  # stored beyond the tensor
             times[at : at + height, column + 8 * n : column + 8 * n + width] += 1
+
+    def _check_turned(self, names: dict[str, int], at: tuple[int, int], n8s: int) -> None:
+        """The boxes that a warpgroup's results leave in (tg_store_turned) are those of its sums."""
+        store, tile, maps = self.op.store, self.op.tile, {m.name: m for m in self.op.maps}
+        across, eights, down, right = store.turned
+        assert (across, eights) == (tile.m64 // tile.groups, n8s)
+        corner = value(store.row, **names), value(store.column, **names)
+        assert at == (corner[0] + names["warpgroup"] * down, corner[1] + names["warpgroup"] * right)
+        for n in range(0, n8s, 8):
+            box = maps[store.map_name if n + 8 <= n8s else store.rest_name]
+            assert box.box == (8 * min(8, n8s - n), 64) and box.swizzle
 
 
 def copies(op: Product) -> list[tuple[int, Copy]]:

@@ -12,10 +12,12 @@ from __future__ import annotations
 import math
 
 from tilegen.arch.machine import Machine
+from tilegen.frontend.program import DTYPES
 from tilegen.graph.product_time import (
     ROW_BYTES,
     ProductTime,
     Rates,
+    fills_at_once,
     products_clocks,
     rates_of,
     rings_us,
@@ -93,7 +95,7 @@ def time_of_cut(
     )
     waiting = rates.waiting(shared) * (rates.by_one if pingpong and waves == 1 else 1.0)
     numbers, tiles = height * wide, count * cluster.size / machine.sms
-    each = rates.turned if swapped else rates.in_turn if pingpong else rates.epilogue
+    each = _of_number(b, rates, swapped, pingpong)
     stored = min(height, rows) * width
     beside = read * stored
     curve = rates.curve_turned if swapped else rates.curve
@@ -110,6 +112,7 @@ def time_of_cut(
     multiplied = count * cluster.size * ceil_div(hi - lo, 64) / cluster.k * occupied * wide / 32  # clocks
     steps = ceil_div(ceil_div(hi - lo, in_step), cluster.k)
     stage = deep * (loaded + wide)
+    packed = ceil_div(down, cluster.m) <= PACKED
     traits = LinearTraits(
         height=height,
         width=width,
@@ -127,7 +130,7 @@ def time_of_cut(
         columns_there=columns / (across * width),
         columns=columns,
         swapped=swapped,
-        packed=ceil_div(down, cluster.m) <= PACKED,
+        packed=packed,
         down=down,
         across=across,
         stage=stage,
@@ -153,10 +156,23 @@ def time_of_cut(
         pingpong,
         fetched - loaded_beside,
         cluster.size > 1,
+        fills_at_once(waves == 1, not packed, pingpong, steps),
         multiplied / machine.sms / rates.limit,
         rates,
         Residual(machine, traits, steps * waves, moved) if measured else None,
     )
+
+
+def _of_number(b: OpInstance, rates: Rates, swapped: bool, pingpong: bool) -> float:
+    """Of the epilogue."""
+    if not swapped:
+        return rates.in_turn if pingpong else rates.epilogue
+    return rates.turned_staged if not pingpong and turned_by_tma(b) else rates.turned
+
+
+def turned_by_tma(b: OpInstance) -> bool:
+    """Whether results of a swapped tile that both math warpgroups share leave by TMA."""
+    return not read_beside(b) and int(b.out[1]) % 8 == 0 and DTYPES[b.result.dtype] == 2
 
 
 def _copies_clocks(seen: Patches | None, rows: float, weights: float, rates: Rates) -> float:

@@ -27,6 +27,8 @@ from tilegen.graph.residual import Residual
 from tilegen.ops.base import ClusterShape
 
 MOST_STAGES, RING = 32, 212_000  # stages of a ring, and bytes of all of them
+# bytes of a ring where all of them are filled at once, stages at least, and the steps of a long sum
+AT_ONCE, FEWEST_AT_ONCE, LONG = 200_000, 4, 64
 ALTERNATING = 64  # columns of 64 rows up to which math warpgroups take turns with slices of K
 ROW_BYTES = 128  # 64 columns of a row
 
@@ -67,7 +69,8 @@ class Rates:
     left_of_both: float = 11.21
     written: float = 0.2267  # for a row of 128 bytes that comes into shared memory meanwhile
     epilogue: float = 7.411e-05  # of a number of the result
-    turned: float = 1.05e-04  # of one of a swapped tile
+    turned: float = 1.05e-04  # of one of a swapped tile; of one that leaves by TMA
+    turned_staged: float = 7e-05
     in_turn: float = 6.033e-05  # of one where a math warpgroup has a tile to itself, of what is not hidden
     by_one: float = 0.97  # factor of a step of a lone tile that one math warpgroup has: it waits for no other
     turn: float = 0.04213  # from the products of one tile to those of the next, where they take turns
@@ -149,6 +152,7 @@ OF_H100 = replace(
     left_of_both=12.0,
     epilogue=5.746e-05,
     turned=6.273e-05,
+    turned_staged=6.273e-05,
     in_turn=3.115e-05,
     turn=0.1477,
     curve=5.044e-05,
@@ -179,8 +183,9 @@ class ProductTime:
     are there; stage: rows of 128 bytes that a step fills; trip: of its loads; beside: bytes that the ring
     leaves free, for the sums of a cluster's other CTAs, or for results of more blocks than usual; pingpong:
     the math warpgroups take turns; fetched: by how much its epilogue is longer among other ops, where
-    threads fetch a residual; clusters: CTAs run it by clusters; hottest: of all the op's products, at the
-    clock that the power limit leaves; residual: what was measured over the formula, where it was.
+    threads fetch a residual; clusters: CTAs run it by clusters; at_once: all rings are filled once, and at
+    once; hottest: of all the op's products, at the clock that the power limit leaves; residual: what was
+    measured over the formula, where it was.
     """
 
     step: float
@@ -197,6 +202,7 @@ class ProductTime:
     pingpong: bool = False
     fetched: float = 0.0
     clusters: bool = False
+    at_once: bool = False
     hottest: float = 0.0
     rates: Rates = RATES
     residual: Residual | None = None
@@ -204,7 +210,8 @@ class ProductTime:
     @property
     def stages(self) -> int:
         """Of a ring that is its own."""
-        return stages_of(self.stage, self.beside)
+        found = stages_of(self.stage, self.beside)
+        return min(found, stages_at_once(ROW_BYTES * self.stage)) if self.at_once else found
 
     @property
     def least(self) -> float:
@@ -270,6 +277,19 @@ def products_clocks(
 def rings_us(machine: Machine) -> float:
     """From memory, of as many bytes as the rings of all SMs hold."""
     return 1e6 * RING * machine.sms / machine.memory
+
+
+def stages_at_once(bytes: int) -> int:
+    """Of so many bytes each, that a ring has at most where all CTAs have one tile: then all rings are filled at
+    once, and the first steps wait for what the last ones ask of memory."""
+    return max(FEWEST_AT_ONCE, AT_ONCE // bytes)
+
+
+def fills_at_once(lone: bool, shared: bool, pingpong: bool, steps: float) -> bool:
+    """Whether a ring is better shorter than it can be. lone: all CTAs have one tile; shared: more than two rows
+    of tiles read the same weights. So it was measured where one math warpgroup has the tile and its sum is
+    long (docs/perf-log.md); a shorter sum, and both of them, want all stages."""
+    return lone and shared and pingpong and steps >= LONG
 
 
 def stages_of(stage: int, beside: int = 0) -> int:

@@ -96,6 +96,7 @@ class Op:
     coords: Sequence[Sequence[int]]
     # of a linear of pixels: the sizes of its images and of its filters
     images: tuple[Sequence[int], Sequence[int]] | None = None
+    pingpong: bool = False  # its math warpgroups take tiles in turn
 
     @property
     def ctas(self) -> tuple[int, int]:

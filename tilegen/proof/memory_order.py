@@ -142,8 +142,9 @@ def ways_of(target: str, op: Op, dtype: str, dtypes: Sequence[str], alone: bool)
     through_tma, stores = (
         _OF_SM90[op.kind](op, dtype) if target == "sm_90a" and op.kind in _OF_SM90 else ((), False)
     )
-    if op.kind == "linear" and stores and alone:
-        through_tma = (*through_tma, *_residual(op, dtypes))
+    if target == "sm_90a" and op.kind == "linear" and alone:
+        stores = stores or _turned(op, dtype)
+        through_tma = (*through_tma, *(_residual(op, dtypes) if stores else ()))
     reads: dict[str, frozenset[str]] = {}
     for n, view in enumerate(op.views):
         how = ASYNC if n in through_tma else GENERIC
@@ -156,6 +157,18 @@ def _linear(op: Op, dtype: str) -> tuple[tuple[int, ...], bool]:
     if a CTA has 128 of them or more, in whole blocks of 64."""
     rows, units = op.tile[0] // op.ctas[0], op.result.full[-1] % 8 == 0
     return (0, 1), dtype in TWO_BYTES and units and rows >= 128 and rows % 64 == 0
+
+
+def _turned(op: Op, dtype: str) -> bool:
+    """Whether such a result of a linear alone leaves by TMA from rows in no whole blocks of 64: where both math
+    warpgroups share a tile, and the epilogue reads the same in all rows; but for 64 columns of which CTAs share
+    the sum."""
+    rows, units = op.tile[0] // op.ctas[0], op.result.full[-1] % 8 == 0
+    operands = (op.attributes.get("epilogue") or {"operands": []})["operands"]
+    by_columns = all(entry["as"] == "columns" for entry in operands)
+    one_finishes = op.cluster > 1 and op.cluster_split in ("k", "km") and op.tile[1] == 64
+    shared = not (op.pingpong or one_finishes)
+    return dtype in TWO_BYTES and units and rows % 64 != 0 and by_columns and shared
 
 
 def _residual(op: Op, dtypes: Sequence[str]) -> tuple[int, ...]:

@@ -399,6 +399,7 @@ class _Reader:
             cluster_split,
             self.coords.get(name, []),
             self._images(views) if op.get("pixels") else None,
+            _expect(op.get("pingpong", False), bool, "pingpong"),
         )
 
     def _images(self, views: Sequence[View]) -> tuple[Sequence[int], Sequence[int]]:

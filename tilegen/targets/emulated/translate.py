@@ -383,7 +383,9 @@ CALLS: dict[str, Callable[[Instruction], str]] = {
     "mov": _move,
     "cvt": _convert,
     "griddepcontrol": _launch,
-    "stmatrix": lambda i: f"emu::stmatrix({i.one(0)}, {_list(i.many(1))})",
+    "stmatrix": lambda i: (
+        f"emu::stmatrix<{str(i.has('trans')).lower()}>({i.one(0)}, {_list(i.many(1))})"
+    ),
     "ldmatrix": lambda i: (
         f"emu::ldmatrix<{str(i.has('trans')).lower()}>({i.one(1)}, {_list(i.many(0))})"
     ),

@@ -216,12 +216,18 @@ class Kernel(ThreadKernel):
 
     @property
     def turned_late(self) -> bool:
-        """Whether any of these turns its results, not its sums."""
-        return any(op.turned_late for op in self.products)
+        """Whether results of swapped tiles are turned, and leave from registers."""
+        return any(op.store.turned_late and not op.store.staged for op in self.products)
 
     @property
     def turned_first(self) -> bool:
-        return any(op.tile.swapped and not op.turned_late for op in self.products)
+        """Whether sums of swapped tiles are turned."""
+        return any(op.tile.swapped and not op.store.turned_late for op in self.products)
+
+    @property
+    def turned_in_memory(self) -> bool:
+        """Whether results of swapped tiles are turned on their way into shared memory."""
+        return any(op.store.staged and op.tile.swapped for op in self.products)
 
     @property
     def numbered(self) -> bool:
@@ -257,6 +263,11 @@ class Kernel(ThreadKernel):
     @property
     def staged(self) -> bool:
         return any(op.store.staged for op in self.products)
+
+    @property
+    def staged_in_rows(self) -> bool:
+        """Whether tiles are that are not swapped."""
+        return any(op.store.staged and not op.tile.swapped for op in self.products)
 
     @property
     def patches(self) -> bool:

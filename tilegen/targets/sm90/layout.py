@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from tilegen.arch.gpus import SM_90
 from tilegen.errors import PlanError
+from tilegen.frontend.dims import most
+from tilegen.graph.product_time import fills_at_once, stages_at_once
 from tilegen.ops.base import ClusterShape, ceil_div
 from tilegen.targets.sm90.attention import Attention
 from tilegen.targets.sm90.product import Product
@@ -118,8 +121,8 @@ class Layout:
         staged = [op for op in self.products if op.store.staged]
         if not staged:
             return 0
-        most = min(4, max(op.tile.m64 * -(-op.tile.finished_n8s // 8) for op in staged))
-        if all(op.weights_once for op in self.products):
+        most = min(4, max(op.store.blocks for op in staged))
+        if all(op.weights_once and not op.tile.swapped for op in self.products):
             beside = any(op.extras.residual for op in self.products)
             return 2 if beside and most > 1 and self._stages_beside(2) >= 4 else 1
         enough = 3 if any(map(convolves, self.ops)) else 4
@@ -134,7 +137,17 @@ class Layout:
 
     @cached_property
     def stages(self) -> int:
-        return self._stages_beside(self.buffers, self.residents)
+        found = self._stages_beside(self.buffers, self.residents)
+        return min(found, stages_at_once(self.stage_bytes)) if self.fills_at_once else found
+
+    @property
+    def fills_at_once(self) -> bool:
+        """Of a linear alone; the cost model knows it, too."""
+        if len(self.ops) > 1 or not self.products or convolves(self.ops[0]):
+            return False
+        (op,) = self.products
+        lone = math.prod(most(n) for n in op.bound.grid) <= op.plan.machine.clusters(op.cluster)
+        return fills_at_once(lone, not op.weights_once, op.tile.pingpong, op.tile.steps)
 
     def refuse(self) -> None:
         """PlanError where there is no room for two stages."""

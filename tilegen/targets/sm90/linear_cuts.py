@@ -157,7 +157,7 @@ def _fitting_cuts(b: OpInstance, machine: Machine, cluster: int, alone: bool) ->
         if depths := _depths(b, shape, alone):
             yield from _of_depths(b, (cut for cut in _cuts(b, shape) if _fits(b, cut)), depths)
     if alone and cluster == 1 and not normed(b):
-        yield from _of_depths(b, _cuts_in_turn(b, machine), list(_steps(b, alone)))
+        yield from _of_depths(b, _cuts_in_turn(b), list(_steps(b, alone)))
 
 
 def _steps(b: OpInstance, alone: bool) -> dict[int, int]:
@@ -190,16 +190,16 @@ def _of_depths(b: OpInstance, cuts: Iterable[Cut], depths: Sequence[int]) -> Ite
                 yield replace(cut, deep=deep)
 
 
-def _cuts_in_turn(b: OpInstance, machine: Machine) -> Iterator[Cut]:
+def _cuts_in_turn(b: OpInstance) -> Iterator[Cut]:
     """What one math warpgroup may compute. CTAs that load together gain nothing there: they wait for each
-    other; nor do swapped tiles of which an SM has several (docs/perf-log.md)."""
+    other (docs/perf-log.md)."""
     rows, columns = (int(n) for n in b.out)
     if DTYPES[b.result.dtype] != 2:
         return
     for height in _swapped_heights(rows) if rows > 64 else ():
         most = SUMS // (height // 2) * 64 // groups(b)
         for width in SWAPPED_COLUMNS:
-            if width <= most and ceil_div(rows, height) * ceil_div(columns, width) <= machine.sms:
+            if width <= most:
                 yield Cut(height, width, ALONE, True)
     for height in HEIGHTS_IN_TURN:
         if height - 64 >= rows:

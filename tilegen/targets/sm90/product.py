@@ -149,13 +149,6 @@ class Product(Code):
         return f"{self.stage.b_at} + {at}" if self.tile.swapped else at
 
     @property
-    def turned_late(self) -> bool:
-        """Whether a swapped tile's results are turned, half as many bytes as its sums: where all that the
-        epilogue reads is the same in all rows."""
-        vectors = all(e.vector for e in self.extras.text.operands)
-        return self.tile.swapped and self.store.two_bytes and vectors
-
-    @property
     def valued(self) -> int:
         """Sums that an epilogue is given at a time: all that a thread has of a row, or where they are turned
         those of one fragment."""

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from tilegen.analysis.regions import to_c
-from tilegen.codegen.epilogue import EpilogueOperand
+from tilegen.codegen.epilogue import EpilogueOperand, EpilogueText
 from tilegen.frontend.dims import dims_of
 from tilegen.frontend.program import Size
+from tilegen.ops.base import ceil_div
 from tilegen.targets.sm90.code import Code
 from tilegen.targets.sm90.stage import BoxMap, Map
 from tilegen.targets.sm90.tile import TWO_BYTES, Tile
@@ -148,6 +149,20 @@ class Store:
         return self.two_bytes and self.unit < 8 and in_rows
 
     @property
+    def turned_late(self) -> bool:
+        """Whether a swapped tile's results are turned, half as many bytes as its sums: where all that the
+        epilogue reads is the same in all rows."""
+        vectors = all(e.vector for e in EpilogueText(self.code.bound).operands)
+        return self.tile.swapped and self.two_bytes and vectors
+
+    @property
+    def blocks(self) -> int:
+        """Of 64 x 64 results that a math warpgroup has, the last of them with fewer columns, or swapped with
+        fewer rows."""
+        of_left = self.tile.m64 // self.tile.groups if self.tile.swapped else self.tile.m64
+        return of_left * ceil_div(self.tile.finished_n8s, 8)
+
+    @property
     def row(self) -> str:
         """First row that the CTA finishes."""
         down, _ = self.tile.cluster.finished
@@ -193,7 +208,7 @@ class Store:
 
     @property
     def rest_name(self) -> str:
-        """The map of the last columns, fewer than 64."""
+        """The map of the last columns, or rows of a swapped tile, fewer than 64."""
         return self._rest("rest")
 
     @property
@@ -223,7 +238,12 @@ class RowStore(Store):
     def staged(self) -> bool:
         """Whether results leave through shared memory and TMA: where that pays and fits, else from
         registers."""
-        return self.tile.cta_rows >= 128 and self.by_tma and not self.tile.swapped
+        if not self.tile.swapped:
+            return self.tile.cta_rows >= 128 and self.by_tma
+        one_finishes = self.tile.exchanges and self.tile.halved  # of the math warpgroups, all that a CTA has
+        shared = not (one_finishes or self.tile.pingpong)
+        alone = len(self.code.plan.graph.ops) == 1
+        return alone and self.by_tma and self.turned_late and shared
 
     @property
     def corner(self) -> str:
@@ -238,20 +258,31 @@ class RowStore(Store):
         b = self.code.bound
         return self._maps((self.map_name, self.rest_name), b.op.result, int(b.out[-1]), 0)
 
+    @property
+    def turned(self) -> tuple[int, ...]:
+        """Of a swapped tile: blocks of 64 columns, and eights of rows, that a math warpgroup finishes; where
+        both have some, rows and columns from those of the first to those of the second."""
+        tile = self.tile
+        own = tile.m64 // tile.groups, tile.finished_n8s
+        if tile.pingpong:
+            return own
+        apart = (tile.cta_rows // 2, 0) if tile.warpgroups_split_right else (0, tile.cta_columns // 2)
+        return (*own, *apart)
+
     def residual_maps(self, residual: EpilogueOperand) -> list[Map]:
         """As the result's are."""
         names = self.beside_name, self.beside_rest_name
         return self._maps(names, residual.tensor, residual.pitch, residual.first)
 
     def _maps(self, names: tuple[str, str], tensor: str, pitch: int, first: int) -> list[Map]:
-        """Of whole blocks of 64 columns, and of those that are left over."""
+        """Of whole blocks of 64 columns, and of those that are left over; swapped: of 64 rows."""
         b, found = self.code.bound, list[Map]()
         rows, columns, (name, rest) = b.out[0], int(b.out[-1]), names
         if self.tile.finished_n8s >= 8:
             found.append(Map(name, tensor, rows, columns, pitch, first, (64, 64), True))
-        if self.tile.finished_n8s % 8:
-            box = (64, 8 * (self.tile.finished_n8s % 8))
-            found.append(Map(rest, tensor, rows, columns, pitch, first, box, False))
+        if left := 8 * (self.tile.finished_n8s % 8):
+            box = (left, 64) if self.tile.swapped else (64, left)
+            found.append(Map(rest, tensor, rows, columns, pitch, first, box, self.tile.swapped))
         return found
 
 
