@@ -166,9 +166,7 @@ def _swept(path: Path, family: str) -> tuple[Pair[Rates], ...]:
 @lru_cache
 def conv_pairs(paths: tuple[Path, ...] = CONVS) -> tuple[Pair[ConvRates], ...]:
     """Every convolution of sweeps, once for each of its tiles."""
-    return tuple(
-        p for path in paths for family in ("convs", "patches") for p in _cut(path, family, _conv_us)
-    )
+    return tuple(p for path in paths for family in ("convs", "patches") for p in _cut(path, family, _conv_us))
 
 
 @lru_cache
@@ -194,9 +192,9 @@ def _pairs(path: Path, family: str = "linear", on: Machine = H200) -> Iterator[P
     swept = json.loads(path.read_text())
     for row in swept["rows"]:
         mine = row["family"] == family and len(_tile(row)) == TILE_OF_LINEAR
-        if mine and (found := _pair(row, weight, on)) is not None:
-            if swept["date"] > KERNELS_SINCE or not _has_changed(found.bound, on):
-                yield found
+        found = _pair(row, weight, on) if mine else None
+        if found is not None and (swept["date"] > KERNELS_SINCE or not _has_changed(found.bound, on)):
+            yield found
 
 
 def _has_changed(b: OpInstance, on: Machine) -> bool:
@@ -214,9 +212,7 @@ def _tile(row: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=16)
-def _single(
-    workload: str, sizes: tuple[tuple[str, Any], ...], patches: bool = False
-) -> tuple[Graph, TileOp]:
+def _single(workload: str, sizes: tuple[tuple[str, Any], ...], patches: bool = False) -> tuple[Graph, TileOp]:
     """A program of one op. patches: a convolution as a linear."""
     graph = fuse(Task("calibrate", workload, dict(sizes)).program)
     if patches:

@@ -1,7 +1,8 @@
 """The trees of tilegen.graph.residual, grown on the pairs of sweeps that are not held out.
 
 Pairs near their program's best weigh most, for these are what is chosen from. What all pairs of a program
-leave alike matters less (ALIKE): the power limit and the GPU of that day are in it, and no choice depends on it.
+leave alike matters less (ALIKE): the power limit and the GPU of that day are in it, and no choice depends
+on it.
 """
 
 from __future__ import annotations

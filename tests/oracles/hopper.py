@@ -168,9 +168,7 @@ class Tile:
                     self.columns(cta_rank, warpgroup) + 64 * (m % of_group) + np.arange(64),
                 )
                 at = (left + block * op.left_block + m * M64_BYTES) // 128
-                self._compare(
-                    stage, at, 1, group * op.columns + column, column < op.columns, columns, inside
-                )
+                self._compare(stage, at, 1, group * op.columns + column, column < op.columns, columns, inside)
             rows = self.rows(cta_rank, warpgroup) + np.arange(tile.columns_of_warpgroup)
             at = (right + block * op.right_block) // 128
             self._compare(stage, at, 0, rows, rows < op.rows, columns, inside)

@@ -257,9 +257,7 @@ class ProductTime:
         return own + rests * self.memory / own
 
 
-def products_clocks(
-    rows: int, width: int, groups: int, pingpong: bool, loaded: int, rates: Rates
-) -> float:
+def products_clocks(rows: int, width: int, groups: int, pingpong: bool, loaded: int, rates: Rates) -> float:
     """Clocks of the tensor cores for 64 columns of K: for each block of 64 rows of wgmma's left operand, 16
     columns at a time, those of the products; or those of shared memory, which both operands are read from and
     `loaded` rows of 128 bytes written to meanwhile. The left operand is that of a swapped tile's weights. A
@@ -280,15 +278,15 @@ def rings_us(machine: Machine) -> float:
 
 
 def stages_at_once(bytes: int) -> int:
-    """Of so many bytes each, that a ring has at most where all CTAs have one tile: then all rings are filled at
-    once, and the first steps wait for what the last ones ask of memory."""
+    """Of so many bytes each, that a ring has at most where it fills at once with all others, and never
+    again."""
     return max(FEWEST_AT_ONCE, AT_ONCE // bytes)
 
 
 def fills_at_once(lone: bool, shared: bool, pingpong: bool, steps: float) -> bool:
-    """Whether a ring is better shorter than it can be. lone: all CTAs have one tile; shared: more than two rows
-    of tiles read the same weights. So it was measured where one math warpgroup has the tile and its sum is
-    long (docs/perf-log.md); a shorter sum, and both of them, want all stages."""
+    """Whether a ring is better shorter than it can be. lone: all CTAs have one tile; shared: more than two
+    rows of tiles read the same weights. So it was measured where one math warpgroup has the tile and its sum
+    is long (docs/perf-log.md); a shorter sum, and both of them, want all stages."""
     return lone and shared and pingpong and steps >= LONG
 
 

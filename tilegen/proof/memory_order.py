@@ -160,9 +160,9 @@ def _linear(op: Op, dtype: str) -> tuple[tuple[int, ...], bool]:
 
 
 def _turned(op: Op, dtype: str) -> bool:
-    """Whether such a result of a linear alone leaves by TMA from rows in no whole blocks of 64: where both math
-    warpgroups share a tile, and the epilogue reads the same in all rows; but for 64 columns of which CTAs share
-    the sum."""
+    """Whether such a result of a linear alone leaves by TMA from rows in no whole blocks of 64: where both
+    math warpgroups share a tile, and the epilogue reads the same in all rows; but for 64 columns of which
+    CTAs share the sum."""
     rows, units = op.tile[0] // op.ctas[0], op.result.full[-1] % 8 == 0
     operands = (op.attributes.get("epilogue") or {"operands": []})["operands"]
     by_columns = all(entry["as"] == "columns" for entry in operands)

@@ -260,14 +260,11 @@ class RowStore(Store):
 
     @property
     def turned(self) -> tuple[int, ...]:
-        """Of a swapped tile: blocks of 64 columns, and eights of rows, that a math warpgroup finishes; where
-        both have some, rows and columns from those of the first to those of the second."""
+        """Of a swapped tile: blocks of 64 columns, and eights of rows, that a math warpgroup finishes; rows
+        and columns from those of the first to those of the second."""
         tile = self.tile
-        own = tile.m64 // tile.groups, tile.finished_n8s
-        if tile.pingpong:
-            return own
         apart = (tile.cta_rows // 2, 0) if tile.warpgroups_split_right else (0, tile.cta_columns // 2)
-        return (*own, *apart)
+        return (tile.m64 // tile.groups, tile.finished_n8s, *apart)
 
     def residual_maps(self, residual: EpilogueOperand) -> list[Map]:
         """As the result's are."""
