@@ -21,6 +21,7 @@ from tilegen.graph.forms import Place
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.product_time import rates_of
 from tilegen.ops.conv2d import ConvAttributes
+from tilegen.ops.gemm import LinearAttributes
 from tilegen.options import Options
 from tilegen.schedule.launches import launches_of
 from tilegen.schedule.plan import Plan
@@ -32,7 +33,9 @@ MOST_HIDDEN, FEW_ROWS = 20, 64
 # fitted to programs that were timed both ways (benchmarks.calibrate measure --mixed and --nets)
 LEAST_US = 2.8  # from one launch to the next, however little it does
 LAUNCH_US, START_US = 0.14, 1.4  # of a launch of an op by threads; and besides where all SMs have a CTA
-HIDDEN_US = 1.4  # of an op after another in one launch, which the simulator does not see
+# of an op after another in one launch, which the simulator does not see; of more than MANY_ROWS rows, but
+# for convolutions
+HIDDEN_US, HIDDEN_OF_MANY_US, MANY_ROWS = 1.4, 0.7, 256
 LONGER, LONGER_OF_CONVOLUTIONS = 1.08, 1.06  # of its modelled time one launch takes
 
 
@@ -68,21 +71,26 @@ def one_launch_us(made: Plan, ops: int) -> float:
     """A launch of all ops, of which there are so many."""
     longer = LONGER_OF_CONVOLUTIONS if made.graph.ops_of(ConvAttributes) else LONGER
     rates = rates_of(made.machine)
-    hidden = HIDDEN_US * (ops - 1) if ops <= MOST_HIDDEN or _streams(made) else 0.0
+    hidden = _hidden_us(made, ops) * (ops - 1)
     return (simulate(made).makespan + rates.launch + rates.start) * longer - hidden
 
 
-def _streams(made: Plan) -> bool:
-    """Whether it has products, all of few rows."""
+def _hidden_us(made: Plan, ops: int) -> float:
+    """Of each op but the first."""
     rows = [math.prod(map(int, b.out[:-1])) for b in made.bounds if on_wgmma(b, made.machine)]
-    return bool(rows) and max(rows) <= FEW_ROWS
+    if ops > MOST_HIDDEN and (not rows or max(rows) > FEW_ROWS):
+        return 0.0
+    many = rows and max(rows) > MANY_ROWS and not made.graph.ops_of(ConvAttributes)
+    return HIDDEN_OF_MANY_US if many else HIDDEN_US
 
 
 def alone_us(launch: Plan) -> float:
-    """A launch of a single op, programmatic; by formulas alone, as the ops of one launch are timed."""
+    """A launch of a single op, programmatic; a convolution by its formula alone, as the ops of one launch are
+    timed, a linear as its config is chosen."""
     if on_wgmma(b := launch.bounds[0], launch.machine):
         time = product_time(b, launch.machine)
-        return max(LEAST_US, time.formula(time.stages))
+        linear = isinstance(b.attributes, LinearAttributes)
+        return max(LEAST_US, time.alone(time.stages) if linear else time.formula(time.stages))
     if attention_time.by_tensor_cores(b, launch.machine):
         return max(LEAST_US, attention_time.alone_us(b, launch.machine))
     busy = launch.order.count * launch.cluster / launch.machine.sms

@@ -51,12 +51,13 @@ def packed_forms(program: tg.Program, r: Regime) -> frozenset[str]:
 
 @pytest.mark.parametrize("lowering", ["persistent", "multi_launch"])
 def test_weights_are_packed_again_where_others_tiles_lose(lowering: str) -> None:
-    """A height's sizes do not all share a packing then, but sizes of several heights do."""
+    """A height's sizes do not all share a packing then; of 24 regimes above 64 rows most do: two of a height
+    on average."""
     for program in (mlp(256), mlp(256, H=4096, I=11008)):
         found = regimes(program, H200, Options(), lower=lambda p, made: lowering)
         forms = [packed_forms(program, r) for r in found]
         assert len({f for f, r in zip(forms, found, strict=True) if r.most <= 64}) == 1
-        assert len(set(forms)) <= len(HEIGHTS) + 2
+        assert len(set(forms)) <= 2 * len(HEIGHTS)
 
 
 @pytest.mark.parametrize("lowering", ["persistent", "multi_launch"])
