@@ -23,12 +23,14 @@ from tilegen.options import Options
 from tilegen.runtime.request import settled_lowering
 from tilegen.schedule.launches import launches_of
 from tilegen.schedule.lowering import (
+    HIDDEN_OF_MANY_US,
     HIDDEN_US,
     LEAST_US,
     LONGER,
     LONGER_OF_CONVOLUTIONS,
     alone_us,
     modelled_lowering,
+    one_launch_us,
 )
 from tilegen.targets.select import place
 
@@ -44,21 +46,24 @@ def many(M=512, H=1024, ops=21, dtype="bfloat16"):
 
 
 @pytest.mark.parametrize(
-    "program",
+    "program, hidden",
     [
-        *(mlp(M=m, H=h, I=i) for m, h, i in ((55, 1152, 12736), (428, 4736, 5056), (1995, 5312, 1152))),
-        example("gpt3_attention", S=102, H=2048, heads=16, D=128),
-        example("llama_layer", B=4),
-        head(M=101, H=4096, V=128256),
-        conv_pair(B=2, HW=40, C=512),
+        (mlp(M=55, H=1152, I=12736), HIDDEN_US),
+        (mlp(M=428, H=4736, I=5056), HIDDEN_OF_MANY_US),
+        (mlp(M=1995, H=5312, I=1152), HIDDEN_OF_MANY_US),
+        (example("gpt3_attention", S=102, H=2048, heads=16, D=128), HIDDEN_US),
+        (example("llama_layer", B=4), HIDDEN_US),
+        (head(M=101, H=4096, V=128256), HIDDEN_US),
+        (conv_pair(B=2, HW=40, C=512), HIDDEN_US),
     ],
-    ids=lambda p: f"{p.name} {dict(p.sizes)}",
+    ids=lambda v: f"{v.name} {dict(v.sizes)}" if isinstance(v, Program) else f"hides {v}",
 )
-def test_the_faster_by_the_model_is_taken(program: Program) -> None:
+def test_the_faster_by_the_model_is_taken(program: Program, hidden: float) -> None:
     one = tg.simulate(tg.plan(program, "h200", target="sm_90a")).makespan + RATES.launch + RATES.start
     each = launches_of(program, H200, Options()).each
     longer = LONGER_OF_CONVOLUTIONS if fuse(program).ops_of(ConvAttributes) else LONGER
-    one = longer * one - HIDDEN_US * (len(each) - 1)
+    one = longer * one - hidden * (len(each) - 1)
+    assert one_launch_us(tg.plan(program, "h200", target="sm_90a"), len(each)) == pytest.approx(one)
     expected = "multi_launch" if sum(map(alone_us, each)) < one else "persistent"
     assert modelled_lowering(program, H200).name == expected
 
