@@ -27,8 +27,8 @@ from tilegen.graph.residual import Residual
 from tilegen.ops.base import ClusterShape
 
 MOST_STAGES, RING = 32, 212_000  # stages of a ring, and bytes of all of them
-# bytes of a ring where all of them are filled at once, stages at least, and the steps of a long sum
-AT_ONCE, FEWEST_AT_ONCE, LONG = 200_000, 4, 64
+# bytes of a ring where all of them are filled at once, its stages at least, and from how many steps on
+AT_ONCE, FEWEST_AT_ONCE, STEPS_AT_ONCE = 200_000, 4, 64
 ALTERNATING = 64  # columns of 64 rows up to which math warpgroups take turns with slices of K
 ROW_BYTES = 128  # 64 columns of a row
 
@@ -69,8 +69,8 @@ class Rates:
     left_of_both: float = 11.21
     written: float = 0.2267  # for a row of 128 bytes that comes into shared memory meanwhile
     epilogue: float = 7.411e-05  # of a number of the result
-    turned: float = 1.05e-04  # of one of a swapped tile; of one that leaves by TMA
-    turned_staged: float = 7e-05
+    turned: float = 1.05e-04  # of one of a swapped tile that leaves from registers
+    turned_staged: float = 7e-05  # and by TMA
     in_turn: float = 6.033e-05  # of one where a math warpgroup has a tile to itself, of what is not hidden
     by_one: float = 0.97  # factor of a step of a lone tile that one math warpgroup has: it waits for no other
     turn: float = 0.04213  # from the products of one tile to those of the next, where they take turns
@@ -287,7 +287,7 @@ def fills_at_once(lone: bool, shared: bool, pingpong: bool, steps: float) -> boo
     """Whether a ring is better shorter than it can be. lone: all CTAs have one tile; shared: more than two
     rows of tiles read the same weights. So it was measured where one math warpgroup has the tile and its sum
     is long (docs/perf-log.md); a shorter sum, and both of them, want all stages."""
-    return lone and shared and pingpong and steps >= LONG
+    return lone and shared and pingpong and steps >= STEPS_AT_ONCE
 
 
 def stages_of(stage: int, beside: int = 0) -> int:
