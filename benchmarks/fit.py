@@ -44,7 +44,7 @@ CONVS = (
     PATCHES,
     NARROW,
 )
-KERNELS_SINCE = "2026-11-28T22:00"  # of linears alone
+KERNELS_SINCE = "2026-11-28T22:00"  # pairs of linears from before it stand where _has_changed does not say so
 TIE, NEAR = 0.02, (0.8, 1.25)
 ROUNDS = 24  # of the search for constants
 WIDE = 0.3  # weight of the root mean square of errors, beside the mean of their absolute values
@@ -198,8 +198,8 @@ def _pairs(path: Path, family: str = "linear", on: Machine = H200) -> Iterator[P
 
 
 def _has_changed(b: OpInstance, on: Machine) -> bool:
-    """Whether the kernel of a linear is another one since KERNELS_SINCE: rings were as long as they can be
-    where all CTAs have one tile, and results of swapped tiles left from registers."""
+    """Whether the kernel of a linear is another one since KERNELS_SINCE: before, all rings were as long as
+    they can be, and results of all swapped tiles left from registers."""
     time = linear_time(b, on)
     shortened = time.stages < stages_of(time.stage, time.beside)
     swapped = b.tile[0] // b.op.cluster_shape.m % 64 != 0

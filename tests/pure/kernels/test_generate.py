@@ -730,6 +730,11 @@ def test_what_is_generated_is_shown_in_a_few_lines() -> None:
 # --- a size that moves --------------------------------------------------------------------------------------
 
 
+def ranges_of(regime: dict[str, Any]) -> str:
+    """As a certificate tells them."""
+    return ", ".join(f"{least} … {most}" for least, most in regime["ranges"])
+
+
 @pytest.mark.parametrize("target, source", [("sm_90a", "kernel.cu"), ("cpu", "kernel.cpp")])
 def test_a_size_that_moves_has_a_kernel_for_each_range(target: str, source: str, tmp_path: Path) -> None:
     on = "h200" if target == "sm_90a" else None
@@ -745,8 +750,7 @@ def test_a_size_that_moves_has_a_kernel_for_each_range(target: str, source: str,
         told = json.loads((folder / "launch.json").read_text())
         assert told["moves"]["most"] == told["sizes"]["M"] == r["most"] == r["ranges"][-1][1]
         assert "tg_sizes" in (folder / source).read_text()
-        ranges = ", ".join(f"{least} … {most}" for least, most in r["ranges"])
-        assert f"M = {ranges}" in (folder / "certificate.txt").read_text()
+        assert f"M = {ranges_of(r)}" in (folder / "certificate.txt").read_text()
         assert tg.verify(tg.Plan.from_json(json.loads((folder / "plan.json").read_text()))).ok
         assert not (folder / "launcher.cpp").exists()
     if target == "sm_90a":
@@ -763,8 +767,7 @@ def test_a_size_that_moves_may_have_launches_for_each_range(tmp_path: Path) -> N
         folder = out / r["folder"]
         told = json.loads((folder / "launch.json").read_text())
         assert told["moves"]["ranges"] == r["ranges"] and told["moves"]["given"].startswith("in each launch")
-        ranges = ", ".join(f"{least} … {most}" for least, most in r["ranges"])
-        assert f"M = {ranges}" in (folder / "certificate.txt").read_text()
+        assert f"M = {ranges_of(r)}" in (folder / "certificate.txt").read_text()
         for launch in told["launches"]:
             own = json.loads((folder / launch["folder"] / "launch.json").read_text())
             assert launch["programmatic"] and own["programmatic"]

@@ -59,11 +59,12 @@ def many(M=512, H=1024, ops=21, dtype="bfloat16"):
     ids=lambda v: f"{v.name} {dict(v.sizes)}" if isinstance(v, Program) else f"hides {v}",
 )
 def test_the_faster_by_the_model_is_taken(program: Program, hidden: float) -> None:
-    one = tg.simulate(tg.plan(program, "h200", target="sm_90a")).makespan + RATES.launch + RATES.start
+    made = tg.plan(program, "h200", target="sm_90a")
+    one = tg.simulate(made).makespan + RATES.launch + RATES.start
     each = launches_of(program, H200, Options()).each
     longer = LONGER_OF_CONVOLUTIONS if fuse(program).ops_of(ConvAttributes) else LONGER
     one = longer * one - hidden * (len(each) - 1)
-    assert one_launch_us(tg.plan(program, "h200", target="sm_90a"), len(each)) == pytest.approx(one)
+    assert one_launch_us(made, len(each)) == pytest.approx(one)
     expected = "multi_launch" if sum(map(alone_us, each)) < one else "persistent"
     assert modelled_lowering(program, H200).name == expected
 

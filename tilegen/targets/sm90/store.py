@@ -159,8 +159,7 @@ class Store:
     def blocks(self) -> int:
         """Of 64 x 64 results that a math warpgroup has, the last of them with fewer columns, or swapped with
         fewer rows."""
-        of_left = self.tile.m64 // self.tile.groups if self.tile.swapped else self.tile.m64
-        return of_left * ceil_div(self.tile.finished_n8s, 8)
+        return self.tile.left_blocks * ceil_div(self.tile.finished_n8s, 8)
 
     @property
     def row(self) -> str:
@@ -264,7 +263,7 @@ class RowStore(Store):
         and columns from those of the first to those of the second."""
         tile = self.tile
         apart = (tile.cta_rows // 2, 0) if tile.warpgroups_split_right else (0, tile.cta_columns // 2)
-        return (tile.m64 // tile.groups, tile.finished_n8s, *apart)
+        return (tile.left_blocks, tile.finished_n8s, *apart)
 
     def residual_maps(self, residual: EpilogueOperand) -> list[Map]:
         """As the result's are."""

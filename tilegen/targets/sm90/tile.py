@@ -107,6 +107,11 @@ class Tile:
         return max(1, -(-self.cta_rows // 128))
 
     @property
+    def left_blocks(self) -> int:
+        """The same of one group."""
+        return self.m64 // self.groups if self.swapped else self.m64
+
+    @property
     def uneven(self) -> bool:
         """Whether the second math warpgroup has a block less."""
         shared = not (self.warpgroups_split_n or self.swapped or self.pingpong)
