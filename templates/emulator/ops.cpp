@@ -295,6 +295,10 @@ void depend() {
 }
 
 uint64_t nanoseconds() { return machine->time; }
+
+// Any, often the same for several CTAs.
+unsigned sm() { return (place.block * 5 + machine->adversary.seed) % (place.blocks * 2 / 3 + 1); }
+
 void trap() { fail("trap: a role has waited for longer than any semaphore may be waited for" +
     here(__builtin_return_address(0))); }
 

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #define __device__
+#define __constant__
 #define __global__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
@@ -36,7 +37,8 @@ struct Region {
   const char* name;
   void* base;
   uint64_t bytes;
-  int written, counters;  // whether the launch writes it; whether it is words that threads count in
+  int written, counters;  // whether the launch writes it; how many words of it are counters, zero at the
+                          // end; those behind them count launches
 };
 
 struct Request {
@@ -103,6 +105,7 @@ bool elected();
 void dependents();
 void depend();
 uint64_t nanoseconds();
+unsigned sm();
 void trap();
 void tile(int op, const int* at);
 

@@ -120,6 +120,22 @@ FAULTS = [
         in_function("tg_mainloop_idle", "tg_warpgroup_meet(warpgroup);", ""),
         says="no progress",
     ),
+    # lists by SM
+    Fault(
+        "a CTA takes a list that another one has",
+        "lists by GPC, swapped",
+        replaced(
+            "while (tg_add_relaxed(tg_taken(g, sm), 1) != launches)",
+            "while (tg_add_relaxed(tg_taken(g, sm), 1) < launches)",
+        ),
+    ),
+    Fault(
+        "the launch after may start before a CTA has its list",
+        "lists by GPC, swapped",
+        replaced("        list = tg_take_list(", "        tg_dependents();\n        list = tg_take_list("),
+        says="no end",
+        launches=2,
+    ),
     # math warpgroups in turn
     Fault(
         "a warpgroup does not wait for its turn",

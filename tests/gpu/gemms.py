@@ -619,4 +619,20 @@ IN_TURN = [
         sms=3,
     ),
 ]
-HOPPER = [*CASES, *IN_TURN, *UNALIGNED]
+BY_GPC = [
+    Case(
+        "lists by GPC, swapped",
+        gemm,
+        {"M": 130, "N": 200, "K": 4104},
+        {"tiles": {"y": (48, 64, 64)}},
+        sms=14,
+    ),
+    Case(
+        "lists by GPC, in turn, a residual",
+        added,
+        {"M": 300, "N": 136, "K": 4096},
+        {"tiles": {"y": (72, 64, 64)}, "pingpong": {"y": True}},
+        sms=15,
+    ),
+]
+HOPPER = [*CASES, *IN_TURN, *UNALIGNED, *BY_GPC]

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from tilegen.graph.graph import Graph
 
 
+SUPER_TILE = 8  # rows of tiles whose columns are walked together: they share weights in L2
+
+
 @dataclass(frozen=True)
 class Config:
     """A tile, the cluster that runs it, and the op's modelled time in µs; pingpong: as TileOp has it."""
@@ -65,6 +68,10 @@ class Forms(ABC):
     def choose(self, graph: Graph, machine: Machine) -> Mapping[str, Config]:
         """Op -> its config, for ops whose configs are chosen together; empty where each is chosen alone."""
         return {}
+
+    def super_tile(self, graph: Graph, machine: Machine) -> int:
+        """Rows of tiles whose columns a launch of the graph walks together."""
+        return SUPER_TILE
 
     def kv_splits(self, b: OpInstance, machine: Machine) -> int:
         """Shares into which an attention's keys are best split; 1: they stay whole."""

@@ -12,19 +12,21 @@ from __future__ import annotations
 import math
 
 from tilegen.arch.machine import Machine
+from tilegen.frontend.dims import most
 from tilegen.frontend.program import DTYPES
 from tilegen.graph.product_time import (
     ROW_BYTES,
     ProductTime,
     Rates,
     fills_at_once,
+    pays_by_gpc,
     products_clocks,
     rates_of,
     rings_us,
 )
 from tilegen.graph.residual import LinearTraits, Residual
 from tilegen.ops.base import ClusterShape, OpInstance, ceil_div
-from tilegen.ops.gemm import curves, groups, k_range, normed, patches, read_beside
+from tilegen.ops.gemm import LinearAttributes, curves, groups, k_range, normed, patches, read_beside
 from tilegen.ops.patches import BLOCK, Patches
 
 DEEPEST, STAGE_ROWS = 4, 256  # blocks of 64 columns in a step, and rows of a stage, where weights stream
@@ -161,6 +163,18 @@ def time_of_cut(
         rates,
         Residual(machine, traits, steps * waves, moved) if measured else None,
     )
+
+
+def by_gpc(b: OpInstance, machine: Machine) -> bool:
+    """Whether a CTA of its launch walks the list of its SM, so that SMs of a GPC have neighbouring tiles, not
+    the list of its own number. Not measured of patches, norms, clusters, and numbers of other sizes."""
+    if not isinstance(b.attributes, LinearAttributes) or b.op.cluster > 1 or patches(b) or normed(b):
+        return False
+    if DTYPES[b.tensors[b.op.operands[0].tensor].dtype] != 2:
+        return False
+    lo, hi = (int(n) for n in k_range(b))
+    filled = math.prod(most(n) for n in b.grid) / machine.sms
+    return pays_by_gpc(filled, b.tile[0], int(groups(b)) * b.tile[1], ceil_div(hi - lo, BLOCK))
 
 
 def _of_number(b: OpInstance, rates: Rates, swapped: bool, pingpong: bool) -> float:

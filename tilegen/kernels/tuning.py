@@ -24,7 +24,7 @@ from tilegen.errors import PlanError, TilegenError
 from tilegen.frontend.dims import dims_of
 from tilegen.frontend.program import Program
 from tilegen.graph.cost_model import tile_us
-from tilegen.graph.forms import Config, Place
+from tilegen.graph.forms import SUPER_TILE, Config, Place
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.kernels.compiled import on_a_gpu
 from tilegen.ops.attention import splits
@@ -36,7 +36,6 @@ from tilegen.runtime.data import argument_bytes, random_arguments
 from tilegen.runtime.settled import settled
 from tilegen.runtime.tuned import Tuned, lookup, remember
 from tilegen.schedule.launches import whole_plan
-from tilegen.schedule.order import SUPER_TILE
 from tilegen.schedule.order import candidates as orders
 from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import plan

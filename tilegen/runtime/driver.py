@@ -200,6 +200,15 @@ class Module:
         torch.cuda.synchronize()
         self._library = checked(driver.cuLibraryLoadData(code, [], [], 0, [], [], 0))
 
+    def write(self, name: str, data: bytes) -> None:
+        """Into a variable of the cubin, on the current GPU."""
+        from cuda.bindings import driver
+
+        address, size = checked(driver.cuLibraryGetGlobal(self._library, name.encode()))
+        if len(data) != size:
+            raise TargetError(f"{name} has {size} bytes; given {len(data)}")
+        checked(driver.cuMemcpyHtoD(address, data, size))
+
     def launcher(
         self,
         name: str,

@@ -150,6 +150,7 @@ class Launch:
     positions: tuple[Position, ...] = ()  # that the kernel reports where they leave no room in a cache
     maps_at: Callable[[int], tuple[TensorMap, ...]] | None = None  # where a size moves: the maps at a size
     formulas: tuple[MapFormula, ...] = ()  # and what of them moves
+    lists: int = 0  # of tiles, that CTAs take by their SM; 0: each has that of its own number
 
     @cached_property
     def packed(self) -> tuple[Packed, ...]:
@@ -164,7 +165,7 @@ class Launch:
 
     @property
     def counter_words(self) -> int:
-        return counter_words(self.semaphores)
+        return counter_words(self.semaphores, self.lists)
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -184,8 +185,10 @@ def packed_name(map_name: str) -> str:
     return f"packed_{map_name}"
 
 
-def counter_words(semaphores: int) -> int:
-    return (semaphores + len(AFTER_SEMAPHORES)) * LINE
+def counter_words(semaphores: int, lists: int = 0) -> int:
+    """lists: of tiles that CTAs take by their SM, for each of which and for each CTA a word follows the
+    counters."""
+    return (semaphores + len(AFTER_SEMAPHORES)) * LINE + 2 * lists
 
 
 def static(plan: Plan) -> bool:

@@ -16,7 +16,7 @@ from tilegen.graph.graph import GIVEN, Graph
 from tilegen.graph.pixels import alone_as_linear
 from tilegen.options import Options
 from tilegen.schedule.moving import MovingPlan, Ranges, opened, over
-from tilegen.schedule.order import SUPER_TILE, Order, by_name, op_major
+from tilegen.schedule.order import Order, by_name, op_major
 from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import emitted_by, scheduling_of, tiled
 
@@ -119,15 +119,15 @@ def _of_op(options: Options, op: str) -> Options:
 
 def _launch_plan(whole: Plan, graph: Graph, place: Place, options: Options) -> Plan:
     arguments = tuple(name for name, t in graph.tensors.items() if t.role in GIVEN)
-    order = _order(graph, options.order)
+    order = _order(graph, place, options.order)
     made = Plan(
         graph.name, whole.sizes, whole.machine, graph, arguments, (), (), order, lowering=whole.lowering
     )
     return emitted_by(place.target, replace(made, scheduling=scheduling_of(made, options.scheduling)))
 
 
-def _order(graph: Graph, name: str) -> Order:
+def _order(graph: Graph, place: Place, name: str) -> Order:
     """Bands say how ops follow each other: alone, an op is walked in super-tiles."""
-    usual = op_major(graph, SUPER_TILE)
+    usual = op_major(graph, place.forms.super_tile(graph, place.machine))
     asked = usual if name == "auto" else by_name(graph, name)
     return usual if asked.name.startswith("banded") else asked

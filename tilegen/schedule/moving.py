@@ -22,7 +22,7 @@ from tilegen.analysis.regions import evaluate
 from tilegen.errors import PlanError
 from tilegen.frontend.dims import Dim, filled, the_dim
 from tilegen.frontend.program import Program, Size
-from tilegen.graph.forms import Place
+from tilegen.graph.forms import SUPER_TILE, Place
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import Graph
 from tilegen.graph.lift import lifted
@@ -34,7 +34,7 @@ from tilegen.ops.attention import forwarded, splits
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import LinearAttributes, normed
 from tilegen.options import Options
-from tilegen.schedule.order import SUPER_TILE, by_name
+from tilegen.schedule.order import by_name
 from tilegen.schedule.plan import Plan, static_persistent
 from tilegen.schedule.planner import Progress, plan, progresses, scheduling_of
 from tilegen.schedule.policy import Grouping

@@ -24,8 +24,6 @@ from tilegen.graph.graph import Graph
 from tilegen.ops.base import OpInstance, ceil_div
 from tilegen.ops.gemm import LinearAttributes
 
-SUPER_TILE = 8  # rows of tiles whose columns are walked together: they share weights in L2
-
 
 @dataclass(frozen=True)
 class Segment:

@@ -27,7 +27,7 @@ from tilegen.ops.base import CLUSTER_SHAPES, CLUSTER_SPLITS, ClusterShape, OpIns
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import LinearAttributes, cluster_problem
 from tilegen.options import Options
-from tilegen.schedule.order import SUPER_TILE, Order, banded, by_name, candidates, op_major
+from tilegen.schedule.order import Order, banded, by_name, candidates, op_major
 from tilegen.schedule.plan import Plan, static_persistent
 from tilegen.schedule.policy import Lattice, Point, lattice
 from tilegen.schedule.simulate import simulate
@@ -77,7 +77,7 @@ def plan(
         returns=program.outputs,
     )
     placed = _with_policies(base, lattices, chosen)
-    orders = _orders(graph, place.machine) if options.order == "auto" else [by_name(graph, options.order)]
+    orders = _orders(graph, place) if options.order == "auto" else [by_name(graph, options.order)]
     placed = _best_order(placed, orders, progress)
     placed = _best_policies(placed, lattices, chosen, fixed, progress)
     return emitted_by(place.target, replace(placed, scheduling=scheduling_of(placed, options.scheduling)))
@@ -273,15 +273,17 @@ def progresses(candidate: Plan) -> bool:
     return bool((last[table.semaphore] < table.rank).all())
 
 
-def _orders(graph: Graph, machine: Machine) -> list[Order]:
+def _orders(graph: Graph, place: Place) -> list[Order]:
     """Candidates. On a GPU op-major order comes in super-tiles: neighbours share weights in L2, which the
     simulator does not see; and it is the only one where each linear is one row of tiles: there is
     nothing to begin early, and weights and caches stream in, which the simulator does not see either."""
+    machine = place.machine
     if not machine.architecture.mma_sync:
         return candidates(graph, machine.sms)
     linears = graph.ops_of(LinearAttributes)
     streaming = linears and all(int(b.grid[0]) == 1 for b in linears) and not graph.ops_of(ConvAttributes)
-    return [op_major(graph, SUPER_TILE), *(() if streaming else candidates(graph, machine.sms)[1:])]
+    usual = op_major(graph, place.forms.super_tile(graph, machine))
+    return [usual, *(() if streaming else candidates(graph, machine.sms)[1:])]
 
 
 def _lag_that_works(base: Plan, order: Order) -> str:

@@ -93,7 +93,12 @@ class CubinLibrary:
 
     @property
     def counter_words(self) -> int:
-        return counter_words(most(self.plan.semaphore_count))
+        return counter_words(most(self.plan.semaphore_count), self.lists)
+
+    @property
+    def lists(self) -> int:
+        """Of tiles, that CTAs take by their SM; 0: each has that of its own number."""
+        return 0
 
     @cached_property
     def _module(self) -> Module:

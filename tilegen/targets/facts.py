@@ -200,7 +200,8 @@ def _semaphores(launch: Launch) -> dict[str, Any]:
         "words": launch.counter_words,
         "bytes": 4 * launch.counter_words,
         "stride_words": LINE,
-        "layout": f"word n·{LINE} counts semaphore n; then, as far apart, {', '.join(AFTER_SEMAPHORES)}",
+        "layout": f"word n·{LINE} counts semaphore n; then, as far apart, {', '.join(AFTER_SEMAPHORES)}"
+        + ("; then for each CTA two words that count launches and stay" if launch.lists else ""),
         "initial": 0,
         "reset": (
             "by the kernel, whose last CTA to leave zeroes them; by the host once, when it allocates them"

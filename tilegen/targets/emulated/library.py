@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import random
 import re
 import struct
 import subprocess
@@ -20,7 +21,8 @@ from tilegen.config import own_templates
 from tilegen.errors import ArgumentError, HangError, RaceError
 from tilegen.runtime import cache
 from tilegen.runtime.cxx import compile_source, compiler, native, version
-from tilegen.runtime.launch import HANG, MAP_BYTES, MISPLACED, RECORD_BYTES, TensorMap
+from tilegen.runtime.launch import HANG, MAP_BYTES, MISPLACED, RECORD_BYTES, TensorMap, counter_words
+from tilegen.runtime.sms import from_sms
 from tilegen.schedule.hang import describe_hang
 from tilegen.schedule.plan import Plan
 from tilegen.targets.base import Emitted
@@ -198,6 +200,7 @@ class EmulatedLibrary:
             a.starved_cta,
             a.seed,
         )
+        self._know_sms()
         before = [(t, t.clone()) for t in held.values() if t.data_ptr() in written]
         doubt = ""
         with _ONE_RUN:
@@ -233,6 +236,15 @@ class EmulatedLibrary:
             raise ArgumentError(f"nothing was appended: {place.problem(value)}", place.where)
         return told
 
+    def _know_sms(self) -> None:
+        """Any order of SMs; every third time none."""
+        count, drawn = self.launch.lists, random.Random(self.adversary.seed)
+        if count:
+            known = (ctypes.c_int * count).in_dll(self._library, "tg_list_of_sm")
+            order = drawn.sample(range(count), count) if self.adversary.seed % 3 else ()
+            for sm, less in enumerate(from_sms(order, count, drawn.randint(1, count))):
+                known[sm] = less
+
     # --- what the kernel is given ---------------------------------------------------------------------------
 
     def _parameters(
@@ -264,7 +276,8 @@ class EmulatedLibrary:
             _Region(name.encode(), at, t.numel() * t.element_size(), at in written, 0)
             for at, (name, t) in memory.items()
         ]
-        return [*found, _Region(b"counters", counters.ctypes.data, counters.nbytes, 1, 1)]
+        zero = counter_words(self.launch.semaphores)
+        return [*found, _Region(b"counters", counters.ctypes.data, counters.nbytes, 1, zero)]
 
     @cached_property
     def _results(self) -> tuple[str, ...]:

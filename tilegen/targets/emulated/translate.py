@@ -396,6 +396,7 @@ CALLS: dict[str, Callable[[Instruction], str]] = {
     "mapa": lambda i: f"{i.one(0)} = emu::map_address({i.one(1)}, {i.one(2)})",
     "cluster_ctarank": lambda i: f"{i.one(0)} = emu::place.rank",
     "globaltimer": lambda i: f"{i.one(0)} = emu::nanoseconds()",
+    "smid": lambda i: f"{i.one(0)} = emu::sm()",
     "clock": lambda i: f"{i.one(0)} = (unsigned)emu::nanoseconds()",
     "trap": lambda i: "emu::trap()",
     "ex2": lambda i: f"{i.one(0)} = emu::flushed(exp2f({i.one(1)}))",

@@ -37,6 +37,7 @@ class HopperSource(Source):
     cluster: int
     turns: int  # the most tiles that a CTA may run
     positions: tuple[Position, ...]  # whose number and value the kernel reports where they leave no room
+    lists: int = 0  # of tiles that CTAs take by their SM; 0: each has that of its own number
     threads: int = THREADS
 
 
@@ -71,6 +72,7 @@ def generate(plan: Plan, packed: frozenset[str] = frozenset(), variant: str = ""
         layout.cluster,
         turns,
         positions(plan.graph),
+        len(plan.scheduling) if layout.by_gpc else 0,
     )
 
 

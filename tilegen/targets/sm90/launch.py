@@ -36,7 +36,7 @@ def hopper_launch(
     pays = static(plan) or not plan.semaphores
     early = (pays if programmatic is None else programmatic) and not whole
     return Launch(
-        hopper_ctas(plan, source.cluster),
+        hopper_ctas(plan, source),
         source.threads,
         source.cluster,
         source.shared_bytes,
@@ -49,6 +49,7 @@ def hopper_launch(
         source.positions,
         partial(maps_at, plan, source) if plan.dim else None,
         tuple(_formula(m) for m in source.maps if dims_of(m.geometry)),
+        source.lists,
     )
 
 
@@ -61,8 +62,11 @@ def maps_at(plan: Plan, source: HopperSource, size: int) -> tuple[TensorMap, ...
     return tuple(tensor_map(plan, filled(m, plan.dim, size) if plan.dim else m) for m in source.maps)
 
 
-def hopper_ctas(plan: Plan, cluster: int) -> int:
-    """Those of all workers that may have a tile."""
+def hopper_ctas(plan: Plan, source: HopperSource) -> int:
+    """Those of all workers that may have a tile: all where any of them may have any list."""
+    if source.lists:
+        return source.lists
+    cluster = source.cluster
     if isinstance(plan.scheduling, str):
         return cluster * min(plan.machine.clusters(cluster), most(plan.order.count))
     return cluster * (1 + max((worker for worker, ranks in enumerate(plan.scheduling) if ranks), default=0))

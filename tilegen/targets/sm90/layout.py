@@ -10,6 +10,7 @@ from typing import Any
 from tilegen.arch.gpus import SM_90
 from tilegen.errors import PlanError
 from tilegen.frontend.dims import most
+from tilegen.graph.linear_time import by_gpc
 from tilegen.graph.product_time import fills_at_once, stages_at_once
 from tilegen.ops.base import ClusterShape, ceil_div
 from tilegen.targets.sm90.attention import Attention
@@ -143,11 +144,27 @@ class Layout:
     @property
     def fills_at_once(self) -> bool:
         """Of a linear alone; the cost model knows it, too."""
-        if len(self.ops) > 1 or not self.products or convolves(self.ops[0]):
+        op = self._alone
+        if not op or convolves(op):
             return False
+        return fills_at_once(self._lone, not op.weights_once, op.tile.pingpong, op.tile.steps)
+
+    @property
+    def by_gpc(self) -> bool:
+        """Whether a CTA walks the list of its SM, not that of its own number."""
+        op = self._alone
+        return bool(op and not self.dynamic and by_gpc(op.bound, op.plan.machine))
+
+    @property
+    def _alone(self) -> Product | None:
+        """The one op of the kernel, where it is a product."""
+        return self.products[0] if self.products and len(self.ops) == 1 else None
+
+    @property
+    def _lone(self) -> bool:
+        """Whether no CTA has two tiles of that op."""
         (op,) = self.products
-        lone = math.prod(most(n) for n in op.bound.grid) <= op.plan.machine.clusters(op.cluster)
-        return fills_at_once(lone, not op.weights_once, op.tile.pingpong, op.tile.steps)
+        return math.prod(most(n) for n in op.bound.grid) <= op.plan.machine.clusters(op.cluster)
 
     def refuse(self) -> None:
         """PlanError where there is no room for two stages."""

@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache, partial
 
 from tilegen.errors import SpillError
-from tilegen.runtime.driver import Parameters, Place, encode
+from tilegen.frontend.dims import most
+from tilegen.runtime.driver import Module, Parameters, Place, encode
 from tilegen.runtime.launch import MISPLACED, Launch, TensorMap
+from tilegen.runtime.sms import lists_of_sms
 from tilegen.schedule.plan import Plan
 from tilegen.targets.cubin import CubinLibrary
 from tilegen.targets.sm90.emit import HopperSource, generate
@@ -55,7 +57,19 @@ class HopperLibrary(CubinLibrary):
 
     @property
     def ctas(self) -> int:
-        return hopper_ctas(self.plan, self.generated.cluster)
+        return hopper_ctas(self.plan, self.generated)
+
+    @property
+    def lists(self) -> int:
+        return self.generated.lists
+
+    @cached_property
+    def _module(self) -> Module:
+        module = Module(self.code)
+        if self.lists:
+            filled = min(self.lists, most(self.plan.order.count))
+            module.write("tg_list_of_sm", lists_of_sms(self.lists, filled, ARCHITECTURE))
+        return module
 
     def launch(self, exclusive: bool = False, programmatic: bool | None = None) -> Launch:
         return hopper_launch(self.plan, self.generated, exclusive, programmatic)

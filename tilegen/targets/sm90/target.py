@@ -8,9 +8,10 @@ from typing import Any
 
 from tilegen.arch.machine import Machine
 from tilegen.codegen.thread_product import conv_tiles, product_tiles
-from tilegen.graph.forms import Config, Proxies
+from tilegen.graph.forms import SUPER_TILE, Config, Proxies
 from tilegen.graph.gathered import by_threads
 from tilegen.graph.graph import Graph
+from tilegen.graph.linear_time import by_gpc
 from tilegen.ops.attention import FEW, AttentionAttributes, over_caches
 from tilegen.ops.base import OpInstance
 from tilegen.ops.gemm import MatmulAttributes
@@ -19,6 +20,8 @@ from tilegen.targets.base import Emitted, Target, unproved
 from tilegen.targets.sm90.heuristics import attention_tile, best_configs, best_splits
 from tilegen.targets.sm90.ops import hopper_op, layout_of, refuse_parameters
 from tilegen.targets.sm90.shared_bodies import bodies
+
+ROWS_OF_GPC = 4  # of tiles
 
 
 class Sm90(Target):
@@ -37,6 +40,12 @@ class Sm90(Target):
 
     def choose(self, graph: Graph, machine: Machine) -> Mapping[str, Config]:
         return best_configs(graph, machine)
+
+    def super_tile(self, graph: Graph, machine: Machine) -> int:
+        """With lists by GPC a block of tiles that is as high as it is wide: 16 SMs load four rows and four
+        columns of them."""
+        (op, *others) = graph.ops
+        return SUPER_TILE if others or not by_gpc(graph.bound(op), machine) else ROWS_OF_GPC
 
     def kv_splits(self, b: OpInstance, machine: Machine) -> int:
         few = over_caches(b) and b.tile[0] * b.tile[2] <= FEW
