@@ -154,6 +154,8 @@ class Group:
         for r in self.rows:
             found.setdefault(key(r), []).append(r)
         return found
+
+
 LONG = 90  # letters of a word that is broken
 
 
@@ -296,7 +298,7 @@ def _section(g: Group, where: str = "") -> str:
     if g.name != "host" and (missing := g.data.get("missing")):
         few = len(missing) <= MOST_NAMED
         told = "; ".join(missing) if few else f"{len(missing)} cells, which the file names"
-        parts.append(f"Not measured, for want of time: {told}.")
+        parts.append(_wrapped(f"Not measured, for want of time: {told}."))
     if g.notes:
         notes = [f"{g.label(key(n))}: `{n.variant}`: {_plain(n.error)}" for n in g.notes]
         parts.append(
