@@ -129,13 +129,6 @@ FAULTS = [
             "while (tg_add_relaxed(tg_taken(g, sm), 1) < launches)",
         ),
     ),
-    Fault(
-        "the launch after may start before a CTA has its list",
-        "lists by GPC, swapped",
-        replaced("        list = tg_take_list(", "        tg_dependents();\n        list = tg_take_list("),
-        says="no end",
-        launches=2,
-    ),
     # math warpgroups in turn
     Fault(
         "a warpgroup does not wait for its turn",

@@ -173,8 +173,9 @@ def by_gpc(b: OpInstance, machine: Machine) -> bool:
     if DTYPES[b.tensors[b.op.operands[0].tensor].dtype] != 2:
         return False
     lo, hi = (int(n) for n in k_range(b))
-    filled = math.prod(most(n) for n in b.grid) / machine.sms
-    return pays_by_gpc(filled, b.tile[0], int(groups(b)) * b.tile[1], ceil_div(hi - lo, BLOCK))
+    down, across = (most(n) for n in b.grid)
+    width = int(groups(b)) * b.tile[1]
+    return pays_by_gpc(down, across, machine.sms, b.tile[0], width, ceil_div(hi - lo, BLOCK))
 
 
 def _of_number(b: OpInstance, rates: Rates, swapped: bool, pingpong: bool) -> float:

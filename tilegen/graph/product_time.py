@@ -29,9 +29,9 @@ from tilegen.ops.base import ClusterShape
 MOST_STAGES, RING = 32, 212_000  # stages of a ring, and bytes of all of them
 # bytes of a ring where all of them are filled at once, its stages at least, and from how many steps on
 AT_ONCE, FEWEST_AT_ONCE, STEPS_AT_ONCE = 200_000, 4, 64
-# bytes that a clock of the tensor cores loads, steps of 64 columns, and share of SMs that have a tile: from
-# these on tiles go by GPC
-LOADED_BY_GPC, STEPS_BY_GPC, FILLED_BY_GPC = 74, 64, 0.65
+# bytes that a clock of the tensor cores loads, steps of 64 columns, share of SMs that have a tile, and rows
+# and columns of tiles: from these on tiles go by GPC
+LOADED_BY_GPC, STEPS_BY_GPC, FILLED_BY_GPC, ACROSS_GPC = 74, 64, 0.65, 3
 ALTERNATING = 64  # columns of 64 rows up to which math warpgroups take turns with slices of K
 ROW_BYTES = 128  # 64 columns of a row
 
@@ -293,12 +293,14 @@ def fills_at_once(lone: bool, shared: bool, pingpong: bool, steps: float) -> boo
     return lone and shared and pingpong and steps >= STEPS_AT_ONCE
 
 
-def pays_by_gpc(filled: float, height: int, width: int, steps: float) -> bool:
+def pays_by_gpc(down: int, across: int, sms: int, height: int, width: int, steps: float) -> bool:
     """Whether SMs of a GPC had better have neighbouring tiles, of height x width: L2 serves the lines
-    that they ask for at the same time once, but to learn its place costs a CTA 0.3 µs. filled: tiles of an
-    SM; steps: of 64 columns. So it was measured where L2 is what bounds a lone tile (docs/perf-log.md)."""
+    that they ask for at the same time once, but to learn its place costs a CTA 0.3 µs. down, across: rows and
+    columns of tiles; steps: of 64 columns. So it was measured where L2 is what bounds a lone tile
+    (docs/perf-log.md). Of a single row of tiles each CTA loads weights of its own."""
     loaded = ROW_BYTES * (height + width) / (height * width / 32)
-    return FILLED_BY_GPC <= filled <= 1 and loaded >= LOADED_BY_GPC and steps >= STEPS_BY_GPC
+    lone = FILLED_BY_GPC <= down * across / sms <= 1 and min(down, across) >= ACROSS_GPC
+    return lone and loaded >= LOADED_BY_GPC and steps >= STEPS_BY_GPC
 
 
 def stages_of(stage: int, beside: int = 0) -> int:

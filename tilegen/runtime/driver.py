@@ -208,6 +208,7 @@ class Module:
         if len(data) != size:
             raise TargetError(f"{name} has {size} bytes; given {len(data)}")
         checked(driver.cuMemcpyHtoD(address, data, size))
+        checked(driver.cuCtxSynchronize())  # the copy may end after the call
 
     def launcher(
         self,

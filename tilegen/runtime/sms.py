@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from tilegen.config import own_templates
+from tilegen.errors import TargetError
 from tilegen.runtime import cache
 from tilegen.runtime.driver import Module
 from tilegen.runtime.nvrtc import compile_cuda, version
@@ -25,12 +26,12 @@ _ONE_PROBE = threading.Lock()
 
 
 def lists_of_sms(lists: int, filled: int, architecture: str) -> bytes:
-    """For each SM the number of its CTA's list of tiles, less the SM's: by its place in that order. Zeros
-    where the order is not known.
+    """For each SM 1 + the number of its CTA's list of tiles, by its place in that order; zeros where the
+    order is not known: then a list is that of the CTA's own number.
 
     lists: of a launch, as many as CTAs; filled: the first of them that have tiles, which all GPCs share
     evenly. Runs a kernel, once for each GPU. What else runs on the GPU can make launches differ: then the
-    order is not known, and a kernel is right and may be slower.
+    order is not known, and a kernel is slower.
     """
     import torch
 
@@ -45,7 +46,7 @@ def from_sms(order: Sequence[int], lists: int, filled: int) -> list[int]:
     empty, found = iter(range(filled, lists)), [0] * lists
     for place, sm in enumerate(order):
         first, after = place * filled // lists, (place + 1) * filled // lists
-        found[sm] = (first if first < after else next(empty)) - sm
+        found[sm] = 1 + (first if first < after else next(empty))
     return found
 
 
@@ -59,7 +60,11 @@ def _order(device: int, architecture: str) -> tuple[int, ...]:
     with _ONE_PROBE:
         for _ in range(LAUNCHES):
             on = torch.zeros(sms, dtype=torch.int32, device=f"cuda:{device}")
-            module.launch("tg_probe", sms, THREADS, [on.data_ptr()], SHARED)
+            try:
+                module.launch("tg_probe", sms, THREADS, [on.data_ptr()], SHARED)
+            except TargetError as error:  # such as where a part of the GPU is given away
+                logger.info("the order of %d SMs is not known: %s", sms, error)
+                return ()
             found[tuple(on.tolist())] += 1
     (order, times), *_ = found.most_common(1)
     if times < AGREE or sorted(order) != list(range(sms)):

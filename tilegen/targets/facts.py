@@ -195,13 +195,14 @@ def _packed(p: Packed) -> dict[str, Any]:
 
 
 def _semaphores(launch: Launch) -> dict[str, Any]:
+    launches = "; then two words a CTA, which count launches: a buffer for each kernel and stream"
     return {
         "count": launch.semaphores,
         "words": launch.counter_words,
         "bytes": 4 * launch.counter_words,
         "stride_words": LINE,
         "layout": f"word n·{LINE} counts semaphore n; then, as far apart, {', '.join(AFTER_SEMAPHORES)}"
-        + ("; then for each CTA two words that count launches and stay" if launch.lists else ""),
+        + (launches if launch.lists else ""),
         "initial": 0,
         "reset": (
             "by the kernel, whose last CTA to leave zeroes them; by the host once, when it allocates them"

@@ -40,7 +40,9 @@ def test_lone_tiles_that_load_much_for_long_go_by_gpc(program: Any) -> None:
     [
         ("a short sum", lambda: planned(sizes={**LONG, "K": 1024})),
         ("tiles that load little for what they multiply", lambda: planned(tiles={"y": (128, 128, 64)})),
-        ("few tiles", lambda: planned(sizes={**LONG, "N": 256})),
+        ("few tiles", lambda: planned(sizes={**LONG, "N": 512})),
+        ("two rows of tiles", lambda: planned(sizes={"M": 160, "N": 4096, "K": 4096})),
+        ("a row of tiles", lambda: planned(sizes={"M": 8, "N": 8192, "K": 4096}, tiles={"y": (64, 64, 64)})),
         ("two tiles of an SM", lambda: planned(sizes={**LONG, "N": 4096})),
         ("clusters", lambda: planned(tiles={"y": (160, 64, 64)}, cluster={"y": "2:m"})),
         ("ranks that are drawn", lambda: planned(**SMALL, scheduling="dynamic")),

@@ -180,7 +180,8 @@ class EmulatedLibrary:
         held = {(name, t.data_ptr()): t for tensors in launches for name, t in tensors.items()}
         written = {t.data_ptr() for (name, _), t in held.items() if name in self._written}
         results = {key: t for key, t in held.items() if key[0] in self._results}
-        regions = self._regions(held, written, counters)
+        lists = self._lists() if self.launch.lists else []
+        regions = self._regions(held, written, counters, any(lists))
         kernel = ctypes.cast(self._library.emu_kernel, ctypes.c_void_p)
         launch, a = self.launch, self.adversary
         request = _Request(
@@ -200,10 +201,11 @@ class EmulatedLibrary:
             a.starved_cta,
             a.seed,
         )
-        self._know_sms()
         before = [(t, t.clone()) for t in held.values() if t.data_ptr() in written]
         doubt = ""
         with _ONE_RUN:
+            if lists:
+                self._tell(lists)
             for again in range(MOST_RUNS):
                 last = {key: t.clone() for key, t in results.items()} if again else {}
                 for t, kept in before if again else ():
@@ -236,14 +238,16 @@ class EmulatedLibrary:
             raise ArgumentError(f"nothing was appended: {place.problem(value)}", place.where)
         return told
 
-    def _know_sms(self) -> None:
-        """Any order of SMs; every third time none."""
+    def _lists(self) -> list[int]:
+        """Of SMs in any order; every third time zeros: not known."""
         count, drawn = self.launch.lists, random.Random(self.adversary.seed)
-        if count:
-            known = (ctypes.c_int * count).in_dll(self._library, "tg_list_of_sm")
-            order = drawn.sample(range(count), count) if self.adversary.seed % 3 else ()
-            for sm, less in enumerate(from_sms(order, count, drawn.randint(1, count))):
-                known[sm] = less
+        order = drawn.sample(range(count), count) if self.adversary.seed % 3 else ()
+        return from_sms(order, count, drawn.randint(1, count))
+
+    def _tell(self, lists: Sequence[int]) -> None:
+        known = (ctypes.c_int * len(lists)).in_dll(self._library, "tg_list_of_sm")
+        for sm, found in enumerate(lists):
+            known[sm] = found
 
     # --- what the kernel is given ---------------------------------------------------------------------------
 
@@ -268,7 +272,11 @@ class EmulatedLibrary:
         return [_aligned(g) for g in given]
 
     def _regions(
-        self, held: Mapping[tuple[str, int], torch.Tensor], written: set[int], counters: np.ndarray
+        self,
+        held: Mapping[tuple[str, int], torch.Tensor],
+        written: set[int],
+        counters: np.ndarray,
+        taken: bool,
     ) -> list[_Region]:
         smaller_first = sorted(held.items(), key=lambda item: item[1].numel())
         memory = {t.data_ptr(): (name, t) for (name, _), t in smaller_first}
@@ -276,7 +284,7 @@ class EmulatedLibrary:
             _Region(name.encode(), at, t.numel() * t.element_size(), at in written, 0)
             for at, (name, t) in memory.items()
         ]
-        zero = counter_words(self.launch.semaphores)
+        zero = counter_words(self.launch.semaphores) if taken else counters.size
         return [*found, _Region(b"counters", counters.ctypes.data, counters.nbytes, 1, zero)]
 
     @cached_property

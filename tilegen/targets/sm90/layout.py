@@ -153,7 +153,9 @@ class Layout:
     def by_gpc(self) -> bool:
         """Whether a CTA walks the list of its SM, not that of its own number."""
         op = self._alone
-        return bool(op and not self.dynamic and by_gpc(op.bound, op.plan.machine))
+        if not op or isinstance(op.plan.scheduling, str) or len(op.plan.scheduling) != op.plan.machine.sms:
+            return False
+        return by_gpc(op.bound, op.plan.machine)
 
     @property
     def _alone(self) -> Product | None:
