@@ -144,7 +144,7 @@ def test_plans_that_cannot_be_built_are_left_out() -> None:
 
 def test_what_was_measured_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEGEN_CACHE_DIR", str(tmp_path))
-    program, asked = example("llama_mlp", M=4096), []
+    program, asked = example("llama_attention", S=1024), []
 
     def timer(program: Program, *_: object) -> tuning.Timer:
         asked.append(program.name)
@@ -154,4 +154,4 @@ def test_what_was_measured_is_not_measured_again(tmp_path: Path, monkeypatch: py
     assert lookup(program, "h200") is not None and tuned_lowering(program, "h200") == "persistent"
     for _ in range(2):
         ensure_tuned(program, H200, H200.target, 1e-3, lambda _: None)  # type: ignore[arg-type]
-    assert asked == ["llama_mlp"] and tuned_lowering(program, "h200") == "multi_launch"
+    assert asked == ["llama_attention"] and tuned_lowering(program, "h200") == "multi_launch"
