@@ -125,8 +125,8 @@ FAULTS = [
         "a CTA takes a list that another one has",
         "lists by GPC, swapped",
         replaced(
-            "while (tg_add_relaxed(tg_taken(g, sm), 1) != launches)",
-            "while (tg_add_relaxed(tg_taken(g, sm), 1) < launches)",
+            "while (tg_add_relaxed(&taken[sm].lists, 1) != launches)",
+            "while (tg_add_relaxed(&taken[sm].lists, 1) < launches)",
         ),
     ),
     # math warpgroups in turn

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import tilegen as tg
+from tests.gpu.gemms import gemm
 from tests.gpu.ops import example
 from tilegen.bench.accuracy import error_of
 from tilegen.bench.compare import outcome
@@ -60,6 +61,12 @@ def test_one_launch(name: str, sizes: dict[str, Any], dtype: str) -> None:
 def test_a_launch_for_each_op(name: str) -> None:
     """Which some nets are faster with (tilegen/tuned.json)."""
     compare(example(name), lowering="multi_launch", programmatic=True)
+
+
+@pytest.mark.parametrize("rows", [560, 638])
+def test_lists_of_tiles_by_gpc(rows: int) -> None:
+    """112 tiles of 132 SMs, and 128; tests/pure/targets/test_by_gpc.py: that these go by GPC."""
+    compare(gemm(M=rows, N=1024, K=4096), tiles={"y": (80, 64, 64)}, lowering="persistent")
 
 
 def compare(program: Program, **how: Any) -> None:

@@ -36,10 +36,10 @@ def lists_of_sms(lists: int, filled: int, architecture: str) -> bytes:
     import torch
 
     order = _order(torch.cuda.current_device(), architecture)
-    return struct.pack(f"<{lists}i", *from_sms(order, lists, filled))
+    return struct.pack(f"<{lists}i", *lists_in_order(order, lists, filled))
 
 
-def from_sms(order: Sequence[int], lists: int, filled: int) -> list[int]:
+def lists_in_order(order: Sequence[int], lists: int, filled: int) -> list[int]:
     """The same for an order of all SMs."""
     if len(order) != lists:
         return [0] * lists

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tilegen.runtime.sms import from_sms
+from tilegen.runtime.sms import lists_in_order
 
 SMS = 132
 GPCS = tuple(tuple(range(first, min(first + 16, SMS))) for first in range(0, SMS, 16))  # by place
@@ -15,13 +15,13 @@ GPCS = tuple(tuple(range(first, min(first + 16, SMS))) for first in range(0, SMS
 @pytest.mark.parametrize("filled", [1, 17, 64, 100, 120, 131, 132])
 def test_each_list_is_that_of_one_sm(filled: int) -> None:
     order = random.Random(filled).sample(range(SMS), SMS)
-    assert sorted(from_sms(order, SMS, filled)) == list(range(1, SMS + 1))
+    assert sorted(lists_in_order(order, SMS, filled)) == list(range(1, SMS + 1))
 
 
 @pytest.mark.parametrize("filled", [17, 64, 100, 120, 132])
 def test_gpcs_share_lists_that_have_tiles_evenly_and_have_neighbouring_ones(filled: int) -> None:
     order = random.Random(filled).sample(range(SMS), SMS)
-    lists = from_sms(order, SMS, filled)
+    lists = lists_in_order(order, SMS, filled)
     for places in GPCS:
         tiles = [lists[order[p]] for p in places if lists[order[p]] <= filled]
         assert tiles == list(range(tiles[0], tiles[0] + len(tiles)))
@@ -30,4 +30,4 @@ def test_gpcs_share_lists_that_have_tiles_evenly_and_have_neighbouring_ones(fill
 
 @pytest.mark.parametrize("order", [(), range(SMS - 1), range(SMS + 12)])
 def test_where_the_order_is_not_known_no_sm_has_a_list(order: range) -> None:
-    assert from_sms(order, SMS, 100) == [0] * SMS
+    assert lists_in_order(order, SMS, 100) == [0] * SMS

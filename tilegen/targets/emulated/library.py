@@ -22,7 +22,7 @@ from tilegen.errors import ArgumentError, HangError, RaceError
 from tilegen.runtime import cache
 from tilegen.runtime.cxx import compile_source, compiler, native, version
 from tilegen.runtime.launch import HANG, MAP_BYTES, MISPLACED, RECORD_BYTES, TensorMap, counter_words
-from tilegen.runtime.sms import from_sms
+from tilegen.runtime.sms import lists_in_order
 from tilegen.schedule.hang import describe_hang
 from tilegen.schedule.plan import Plan
 from tilegen.targets.base import Emitted
@@ -242,7 +242,7 @@ class EmulatedLibrary:
         """Of SMs in any order; every third time zeros: not known."""
         count, drawn = self.launch.lists, random.Random(self.adversary.seed)
         order = drawn.sample(range(count), count) if self.adversary.seed % 3 else ()
-        return from_sms(order, count, drawn.randint(1, count))
+        return lists_in_order(order, count, drawn.randint(1, count))
 
     def _tell(self, lists: Sequence[int]) -> None:
         known = (ctypes.c_int * len(lists)).in_dll(self._library, "tg_list_of_sm")

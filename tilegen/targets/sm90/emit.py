@@ -72,7 +72,7 @@ def generate(plan: Plan, packed: frozenset[str] = frozenset(), variant: str = ""
         layout.cluster,
         turns,
         positions(plan.graph),
-        len(plan.scheduling) if layout.by_gpc else 0,
+        plan.machine.sms if layout.by_gpc else 0,
     )
 
 

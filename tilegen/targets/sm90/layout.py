@@ -147,13 +147,14 @@ class Layout:
         op = self._alone
         if not op or convolves(op):
             return False
-        return fills_at_once(self._lone, not op.weights_once, op.tile.pingpong, op.tile.steps)
+        lone = math.prod(most(n) for n in op.bound.grid) <= op.plan.machine.clusters(op.cluster)
+        return fills_at_once(lone, not op.weights_once, op.tile.pingpong, op.tile.steps)
 
     @property
     def by_gpc(self) -> bool:
         """Whether a CTA walks the list of its SM, not that of its own number."""
         op = self._alone
-        if not op or isinstance(op.plan.scheduling, str) or len(op.plan.scheduling) != op.plan.machine.sms:
+        if not op or self.dynamic or len(op.plan.scheduling) != op.plan.machine.sms:
             return False
         return by_gpc(op.bound, op.plan.machine)
 
@@ -161,12 +162,6 @@ class Layout:
     def _alone(self) -> Product | None:
         """The one op of the kernel, where it is a product."""
         return self.products[0] if self.products and len(self.ops) == 1 else None
-
-    @property
-    def _lone(self) -> bool:
-        """Whether no CTA has two tiles of that op."""
-        (op,) = self.products
-        return math.prod(most(n) for n in op.bound.grid) <= op.plan.machine.clusters(op.cluster)
 
     def refuse(self) -> None:
         """PlanError where there is no room for two stages."""

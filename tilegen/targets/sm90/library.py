@@ -67,7 +67,7 @@ class HopperLibrary(CubinLibrary):
     def _module(self) -> Module:
         module = Module(self.code)
         if self.lists:
-            filled = min(self.lists, most(self.plan.order.count))
+            filled = most(self.plan.order.count)
             module.write("tg_list_of_sm", lists_of_sms(self.lists, filled, ARCHITECTURE))
         return module
 
