@@ -53,7 +53,7 @@ struct Request {
 
 struct TensorMap {
   unsigned char* base;
-  int32_t rank, swizzle;
+  int32_t rank, swizzle;  // bytes of a row of it: 128, 64, or 0 without
   int32_t shape[5], box[5], traversal[5], bytes;  // bytes: of an element
   int64_t pitch[4];
   int32_t pixels;  // in im2col mode: that one copy moves, and the corners of the box in which they begin

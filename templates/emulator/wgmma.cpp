@@ -20,8 +20,9 @@ static Sums* sums_of(Warpgroup& g, const float* d, int count, int t) {
   return nullptr;
 }
 
-// A place in shared memory by the 128-byte swizzle: bits 4 … 6 of the address are turned by bits 7 … 9.
-static unsigned swizzled(unsigned at) { return at ^ (at >> 7 & 7) << 4; }
+// A place in shared memory by the swizzle of rows of 128 bytes: bits 4 … 6 of the address are turned by bits 7 … 9; of
+// 64 bytes: bits 4 and 5 by bits 7 and 8.
+static unsigned swizzled(unsigned at, unsigned row) { return at ^ (at >> 7 & (row / 16 - 1)) << 4; }
 
 // Sixteen bytes of an operand are looked at. Rows of a tile with fewer than 64 may lie behind all data: they are
 // multiplied, and nobody uses what comes of it.
@@ -51,13 +52,17 @@ static void take_eight(Cta& cta, unsigned place, Factor type, bool there, float*
 // An operand in shared memory by its descriptor: rows of 16 columns of K, by two bytes each, or, `across`, 16 rows of K
 // of `rows` columns.
 struct Operand {
-  unsigned start, leading, stride;
+  unsigned start, leading, stride, row_bytes;
   explicit Operand(uint64_t d)
       : start((unsigned)(d & 0x3fff) << 4), leading((unsigned)(d >> 16 & 0x3fff) << 4),
-          stride((unsigned)(d >> 32 & 0x3fff) << 4) {}
+          stride((unsigned)(d >> 32 & 0x3fff) << 4), row_bytes(128) {
+    const unsigned mode = (unsigned)(d >> 62);
+    if (mode != 1 && mode != 2) fail("wgmma: an operand in another swizzle than that of 128 or 64 bytes");
+    row_bytes = mode == 1 ? 128 : 64;
+  }
   unsigned place(int row, int k, bool across) const {
-    if (across) return swizzled(start + row / 64 * leading + k / 8 * stride + k % 8 * 128 + row % 64 * 2);
-    return swizzled(start + row / 8 * stride + row % 8 * 128 + k * 2);
+    if (across) return swizzled(start + row / 64 * leading + k / 8 * stride + k % 8 * 128 + row % 64 * 2, 128);
+    return swizzled(start + row / 8 * stride + row % 8 * row_bytes + k * 2, row_bytes);
   }
 };
 

@@ -302,8 +302,32 @@ PATCHES = [
         (64, 64, 80),
     ),
 ]
+
+
+def _sliding(
+    name: str, sizes: dict[str, Any], tile: tuple[int, ...], cluster: str = "1", **given: Any
+) -> Case:
+    options = {"tiles": {"conv": (*tile, 32)}, "cluster": {"conv": cluster}, **given}
+    return Case(f"sliding, {name}", patches, sizes, options)
+
+
+SLIDING = [
+    _sliding("96 channels, residual", {"HW": 20, "C": 96, "N": 96}, (1, 5, 20, 96)),
+    _sliding("32 channels, all parts ragged", {"HW": 19, "C": 32, "N": 72, "B": 3}, (1, 6, 17, 48)),
+    _sliding("40 channels, dilation 2", {"HW": 21, "C": 40, "dilation": 2, "padding": 2}, (1, 4, 21, 64)),
+    _sliding("128 filters, by TMA", {"HW": 20, "N": 128, "dtype": "float16"}, (1, 5, 20, 128)),
+    _sliding("pairs that share steps", {"HW": 13, "N": 64}, (1, 8, 13, 64), "2:k"),
+    _sliding("no padding, lines of 126", {"HW": 40, "C": 96, "padding": 0}, (1, 3, 38, 64)),
+    Case(
+        "sliding, beside boxes of 64 channels",
+        pair,
+        {"HW": 14, "C": 64, "N": 64},
+        {"tiles": {"first": (1, 7, 14, 64, 32), "second": (1, 7, 14, 64, 64)}},
+    ),
+]
 CONVOLUTIONS = [
     *PATCHES,
+    *SLIDING,
     Case("3 channels", pair, {"HW": 57, "C": 3, "N": 64, "B": 2}),
     Case(
         "3 channels, 7 x 7, stride 2",

@@ -2,7 +2,8 @@
 each, which tensor cores read as 64 or 128 rows of activations.
 
 Where it fits, a tile slides: its lines are loaded once for a filter line, with the pixels beside them, and
-position s of the filter line reads from row s on.
+position s of the filter line reads from row s on. Of 32 channels at a time it slides over the whole filter:
+the lines above and below are loaded, too, and position (r, s) reads from row r · line + s on.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from tilegen.ops.conv2d import ConvAttributes
 
 MOST_ROWS = 128  # of a tile
 MOST_STRIDE = 8  # of a tensor map
+NARROW = 32  # channels of a step whose tile slides over the whole filter
+MOST_POSITIONS = 9  # of such a filter: each is a part of the text
 
 
 def by_boxes(b: OpInstance) -> bool:
@@ -35,6 +38,7 @@ class Window:
     channels: int
     stride: int  # from pixel to pixel of a line
     reach: int  # pixels beside a line that a filter line sees
+    reach_down: int  # lines below the first that a filter sees
 
     @staticmethod
     def of(b: OpInstance) -> Window:
@@ -42,8 +46,8 @@ class Window:
         found: Window | None = b.__dict__.get("_window")
         if found is None:
             a, (_, lines, columns, channels) = ConvAttributes.of(b), (int(n) for n in b.shape(1))
-            reach = (columns - 1) * a.dilation[1]
-            found = b.__dict__["_window"] = Window(lines, columns, channels, a.stride[1], reach)
+            down, across = (lines - 1) * a.dilation[0], (columns - 1) * a.dilation[1]
+            found = b.__dict__["_window"] = Window(lines, columns, channels, a.stride[1], across, down)
         return found
 
 
@@ -75,7 +79,35 @@ class ConvBox:
         """Whether a tile's lines are loaded once for all positions of a filter line."""
         (images, lines, width), w = self.pixels, self.window
         once = w.columns > 1 and w.stride == 1 and self.depth == 64
-        return once and images * lines * (width + w.reach) <= MOST_ROWS
+        return self.slides_down or (once and images * lines * (width + w.reach) <= MOST_ROWS)
+
+    @property
+    def slides_down(self) -> bool:
+        """Whether its pixels are loaded once for the whole filter."""
+        return self.depth == NARROW
+
+    @property
+    def sliding_problem(self) -> str:
+        """Why a tile that is to slide over the whole filter cannot, or an empty string."""
+        if not self.slides_down:
+            return ""
+        a, positions = ConvAttributes.of(self.bound), math.prod(self.filter)
+        if not 1 < positions <= MOST_POSITIONS or max(a.stride) > 1:
+            return (
+                f"{NARROW} channels at a time are for filters of 2 to {MOST_POSITIONS} pixels and stride 1,"
+                f" not {self.filter[0]} x {self.filter[1]} and {a.stride}"
+            )
+        if self.pixels[0] > 1 or not 64 < self.spanned <= MOST_ROWS:
+            return (
+                f"{NARROW} channels at a time are for lines of one image that take 65 to {MOST_ROWS} rows"
+                f" with {self.window.reach} more pixels each, not {self.pixels[0]} x {self.spanned}"
+            )
+        return ""
+
+    @property
+    def row_bytes(self) -> int:
+        """Of shared memory: the channels of a pixel."""
+        return 2 * min(self.depth, 64)
 
     @property
     def line(self) -> int:
@@ -83,29 +115,39 @@ class ConvBox:
         return self.pixels[2] + (self.window.reach if self.slides else 0)
 
     @cached_property
-    def loaded(self) -> int:
-        """Rows of shared memory that are loaded for 64 channels."""
+    def spanned(self) -> int:
+        """Rows of shared memory that a filter position reads for a tile's pixels."""
         return self.pixels[0] * self.pixels[1] * self.line
+
+    @cached_property
+    def loaded(self) -> int:
+        """Rows of shared memory that are loaded for a block of channels."""
+        return self.spanned + (self.window.reach_down * self.line if self.slides_down else 0)
 
     @property
     def loaded_whole(self) -> int:
-        """The same, as whole eights, from one block of 64 channels to the next: the swizzle repeats after 8
-        rows."""
-        return ceil_div(self.loaded, 8) * 8
+        """The same, from one block of channels to the next: whole KiB, in which swizzles repeat."""
+        rows = 1024 // self.row_bytes
+        return ceil_div(self.loaded, rows) * rows
 
     @property
     def rows(self) -> int:
         """That tensor cores read."""
-        return 64 if self.loaded <= 64 else 128
+        return 64 if self.spanned <= 64 else 128
 
     @property
     def positions(self) -> int:
-        """Of the filter, each of which is a step; or lines of it."""
+        """Of the filter, each of which is a step; or lines of it, or all of it."""
+        if self.slides_down:
+            return 1
         return self.filter[0] if self.slides else math.prod(self.filter)
 
     @property
     def blocks(self) -> int:
-        """Products of a step with 64 channels: those of a filter line, or of the channels of a position."""
+        """Products of a step with a block of channels: those of a filter (line), or of the channels of a
+        position."""
+        if self.slides_down:
+            return math.prod(self.filter)
         return self.filter[1] if self.slides else self.depth // 64
 
     @property

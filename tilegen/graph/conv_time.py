@@ -52,6 +52,7 @@ class ConvRates(Rates):
     of_lines: float = 1.874
     of_boxes: float = 1.535
     of_strides: float = 1.522
+    of_filters: float = 1.874  # of lines that slide over the whole filter
     half: float = 1.739  # besides, where the last of the blocks of 64 channels is not whole
     strided_trip: float = 0.7308  # from the request of a stage's bytes until they are there
     strided_memory: float = 1.127  # by how much longer pixels take from memory
@@ -62,6 +63,8 @@ class ConvRates(Rates):
     def of_pixels(self, box: ConvBox) -> float:
         """Of a byte's time in L2, that of one of pixels."""
         strided = box.window.stride > 1
+        if box.slides_down:
+            return self.of_filters
         way = self.of_lines if box.slides else self.of_strides if strided else self.of_boxes
         return way * (self.half if box.window.channels % 64 else 1.0)
 
@@ -84,9 +87,10 @@ def time_of_box(
     count = math.prod(ceil_div(int(n), t) for n, t in zip(b.out, (*box.pixels, width), strict=True))
     waves = ceil_div(count, machine.clusters(cluster))
     filled = min(1.0, count * cluster / waves / machine.sms)
-    bytes = ROW_BYTES * (rates.of_pixels(box) * box.loaded * box.blocks_loaded + width * box.blocks)
+    part = box.row_bytes / ROW_BYTES  # of a row of shared memory
+    bytes = box.row_bytes * (rates.of_pixels(box) * box.loaded * box.blocks_loaded + width * box.blocks)
     step = rates.side_by_side(
-        box.blocks * products_clocks(box.rows, width, 1, False, 0, rates) / rates.clock,
+        part * box.blocks * products_clocks(box.rows, width, 1, False, 0, rates) / rates.clock,
         bytes / (rates.l2 * rates.clock) * filled,
         rates.least_step_of_pairs if cluster > 1 else rates.least_step,
     )
@@ -97,6 +101,7 @@ def time_of_box(
     each += read_beside(b) / cluster * (rates.beside_by_tma if staged else rates.beside)
     alone = rates.narrow_tile if box.rows == 64 and width == NARROW and waves == 1 else 0.0
     moved, steps, tiles = _moved(b, rates), box.steps / cluster, count * cluster / machine.sms
+    stage = int(part * (box.loaded_whole * box.blocks_loaded + width * box.blocks))
     pixels, columns, channels = math.prod(box.pixels), int(b.out[3]), int(b.shape(0)[3])
     parts = ceil_div(columns, width)
     traits = ConvTraits(
@@ -115,7 +120,7 @@ def time_of_box(
         channels_there=channels / (ceil_div(channels, 64) * 64),
         down=count // parts,
         across=parts,
-        stage=box.loaded_whole * box.blocks_loaded + width * box.blocks,
+        stage=stage,
         rows=box.rows,
         columns=columns,
     )
@@ -128,11 +133,11 @@ def time_of_box(
         rings_us(machine),
         min(1.0, tiles),
         filled,
-        box.loaded_whole * box.blocks_loaded + width * box.blocks,
+        stage,
         rates.strided_trip if a.stride[1] > 1 else rates.trip,
         clusters=cluster > 1,
         rates=rates,
-        residual=Residual(machine, traits, steps * waves, moved) if learned else None,
+        residual=Residual(machine, traits, steps * waves, moved) if learned and not box.slides_down else None,
     )
 
 

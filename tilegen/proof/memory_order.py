@@ -190,7 +190,8 @@ def _conv2d(op: Op, dtype: str) -> tuple[tuple[int, ...], bool]:
     if channels % 8 or x.full[-1] % 8 or x.offset % 8 or dtype not in TWO_BYTES:
         return (), False
     line = pixels + (width - 1) * op.pair("dilation")[1]
-    slides = width > 1 and op.pair("stride")[1] == 1 and step == 64 and images * lines * line <= 128
+    once = width > 1 and op.pair("stride")[1] == 1 and step == 64 and images * lines * line <= 128
+    slides = once or step == 32
     rows = images * lines * (line if slides else pixels)
     finished = filters // (op.cluster if op.cluster_split == "n" or rows > 64 else 1)
     units = op.result.full[-1] % 8 == 0

@@ -356,6 +356,11 @@ def _aligned(given: bytes) -> np.ndarray:
     return room[start : start + len(given)]
 
 
+_SWIZZLES = {
+    f"CU_TENSOR_MAP_SWIZZLE_{name}": span for name, span in (("NONE", 0), ("64B", 64), ("128B", 128))
+}
+
+
 def _map(m: TensorMap, held: Mapping[str, torch.Tensor]) -> bytes:
     """As the emulator reads it: emu::TensorMap, in the 128 bytes of a CUtensorMap."""
 
@@ -367,7 +372,7 @@ def _map(m: TensorMap, held: Mapping[str, torch.Tensor]) -> bytes:
         "<Qii16i4qi4b",
         held[m.buffer].data_ptr() + m.offset,
         m.rank,
-        m.swizzle.endswith("128B"),
+        _SWIZZLES[m.swizzle],
         *padded(m.shape, 5, 1),
         *padded(m.box, 5, 1),
         *padded(m.element_strides, 5, 1),

@@ -5,14 +5,15 @@ y[pixel, n] = Σ over (r, s, c) of x[pixel shifted by (r, s), c] · w[n, r, s, c
 in zeros for the padding; with a stride it takes every second pixel. A box lies in shared memory as rows of 64
 channels, a pixel each: what wgmma reads as 64 or 128 rows of activations.
 
-Where it fits, a tile slides (tilegen.graph.conv_box). Its products then have rows that belong to no pixel, at
-the end of each line. (The swizzle is a matter of addresses, so an operand may begin at any row.)
+Where it fits, a tile slides over a filter line, or over the whole filter (tilegen.graph.conv_box). Its
+products then have rows that belong to no pixel, at the end of each line. (The swizzle is a matter of
+addresses, so an operand may begin at any row.)
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilegen.analysis.regions import to_c
 from tilegen.codegen.cuda_op import refuse
@@ -20,6 +21,7 @@ from tilegen.graph.conv_box import MOST_ROWS, MOST_STRIDE, ConvBox
 from tilegen.graph.product_time import ROW_BYTES
 from tilegen.ops.base import OpInstance
 from tilegen.ops.conv2d import ConvAttributes
+from tilegen.ops.patches import BLOCK
 from tilegen.targets.sm90.code import Code
 from tilegen.targets.sm90.extras import Extras
 from tilegen.targets.sm90.product import Product, types_problem, waits_for_activations, waits_for_weights
@@ -34,9 +36,16 @@ def convolution(code: Code) -> Product:
     refuse(b, "sm_90a", types_problem(b) or _box_problem(b))
     box = ConvBox.of(b, b.tile)
     tile = Tile(
-        box.rows, b.tile[3], b.tile[4], int(b.steps), 1, b.op.cluster_shape
+        box.rows,
+        b.tile[3],
+        b.tile[4],
+        int(b.steps),
+        1,
+        b.op.cluster_shape,
+        step=min(BLOCK, box.depth),
+        row_bytes=box.row_bytes,
     )
-    store = PixelStore(code, tile, box.loaded, box.line, box.slides)
+    store = PixelStore(code, tile, box.spanned, box.line, box.slides)
     extras = Extras(code, tile, store.staged, weights_once=False)
     refuse(b, "sm_90a", tile.problem)
     load = _Load(code, tile, _stage(box, tile), box)
@@ -64,20 +73,23 @@ def _box_problem(b: OpInstance) -> str:
         return f"stride {a.stride}: a tensor map takes strides up to {MOST_STRIDE}"
     if any((t - 1) * s >= BOX for t, s in zip(b.tile[1:3], a.stride, strict=True)):
         return f"a tile spans more than {BOX} lines or pixels of its input"
-    return ""
+    return ConvBox.of(b, b.tile).sliding_problem
 
 
 def _stage(box: ConvBox, tile: Tile) -> Stage:
-    """Products with 64 channels: those of a filter line where the tile slides, from row after row, else of
-    the channels of a step."""
-    dilation = ConvAttributes.of(box.bound).dilation[1]
+    """Products with a block of channels: those of a filter line where the tile slides, from row after row, or
+    of all its lines, else of the channels of a step."""
+    down, across = ConvAttributes.of(box.bound).dilation
     return Stage(
         box.blocks,
         box.loaded,
-        (dilation if box.slides else box.loaded_whole) * ROW_BYTES,
-        box.loaded * ROW_BYTES * box.blocks_loaded,
-        box.loaded_whole * ROW_BYTES * box.blocks_loaded,
+        (across if box.slides else box.loaded_whole) * box.row_bytes,
+        box.loaded * box.row_bytes * box.blocks_loaded,
+        box.loaded_whole * box.row_bytes * box.blocks_loaded,
         tile.cta_columns,
+        box.row_bytes,
+        box.filter[1] if box.slides_down else box.blocks,
+        down * box.line * box.row_bytes if box.slides_down else 0,
     )
 
 
@@ -127,6 +139,8 @@ class _Load:
         position = "position" if self.box.positions > 1 else "0"
         of_line = "0" if position == "0" else f"position * {self.box.filter[1]}"
         out, address = [], self.code.map_address(f"{self.code.name}_b")
+        if self.box.slides_down:
+            return [Copy(address, (self._channel(0), column, "0"))]
         for block in range(self.stage.blocks):
             channel = self._channel(0 if self.box.slides else block)
             in_line = f"{of_line} + {block}" if block and of_line != "0" else str(block) if block else of_line
@@ -144,12 +158,19 @@ class _Load:
         images, lines, pixels, c = b.shape(0)
         n, r, s, _ = (int(x) for x in b.shape(1))
         x, w = (o.tensor for o in b.op.operands[:2])
-        pitch, rows = int(b.pitch(0)), self.tile.b_pieces[0].rows
+        pitch, rows, deep = int(b.pitch(0)), self.tile.b_pieces[0].rows, min(BLOCK, self.box.depth)
         sizes, pitches = (c, pixels, lines, images), (pitch, pixels * pitch, lines * pixels * pitch)
-        box, every = (64, self.box.line, th, tb), (1, sw, sh, 1)
+        down = th + (self.box.window.reach_down if self.box.slides_down else 0)
+        box, every, span = (deep, self.box.line, down, tb), (1, sw, sh, 1), self.box.row_bytes
+        filters = BoxMap(f"{name}_b", w, (c, r * s, n), (c, r * s * c), (deep, 1, rows), (1, 1, 1))
+        if self.box.slides_down:  # in shared memory position by position
+            sizes_of_w, pitches_of_w = (c, n, r * s), (r * s * c, c)
+            filters = replace(
+                filters, shape=sizes_of_w, pitches=pitches_of_w, box=(deep, rows, r * s), span=span
+            )
         return [
-            BoxMap(f"{name}_a", x, sizes, pitches, box, every, int(b.first(0))),
-            BoxMap(f"{name}_b", w, (c, r * s, n), (c, r * s * c), (64, 1, rows), (1, 1, 1)),
+            BoxMap(f"{name}_a", x, sizes, pitches, box, every, int(b.first(0)), span=span),
+            filters,
         ]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from tilegen.arch.machine import Machine
 from tilegen.frontend.attributes import Attributes
 from tilegen.graph import attention_time
-from tilegen.graph.conv_box import ConvBox, by_boxes
+from tilegen.graph.conv_box import NARROW, ConvBox, by_boxes
 from tilegen.graph.conv_time import time_of_box
 from tilegen.graph.cost_model import split_keys_us
 from tilegen.graph.forms import Config
@@ -32,7 +32,14 @@ from tilegen.ops.block_mask import fitting
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import LinearAttributes
 from tilegen.ops.pool import GlobalAvgPoolAttributes, PoolAttributes
-from tilegen.targets.sm90.linear_cuts import SHAPES, SHARED, by_least_time, config_of, linear_configs
+from tilegen.targets.sm90.linear_cuts import (
+    LEAST_STAGES,
+    SHAPES,
+    SHARED,
+    by_least_time,
+    config_of,
+    linear_configs,
+)
 
 GATHERED = 52_000  # of it for a first layer of few channels
 ON_ITS_WAY = 64_000  # bytes of an op's stages that hide what a load takes
@@ -78,9 +85,7 @@ def best_configs(graph: Graph, machine: Machine, clusters: Sequence[int] = ()) -
     return best if alone or not best else _deepened(graph, best, machine)
 
 
-def _best(
-    b: OpInstance, machine: Machine, cluster: int, stage: int, together: float | None
-) -> Config | None:
+def _best(b: OpInstance, machine: Machine, cluster: int, stage: int, together: float | None) -> Config | None:
     """Of a product the config with the least time; of a linear, for a ring whose stages have so many rows.
     together: µs that a cluster takes longer whose CTAs load for each other; None: none may, since ops of
     other kinds are in the launch."""
@@ -171,6 +176,8 @@ def stage_bytes(b: OpInstance, c: Config) -> int:
 
 def _stage_rows(box: ConvBox, width: int) -> int:
     """Of 128 bytes, with room for all rows that tensor cores read."""
+    if box.slides_down:
+        return (box.loaded_whole + width * box.blocks) // 2
     return box.rows * box.blocks_loaded + width * box.blocks
 
 
@@ -228,11 +235,15 @@ def conv_configs(b: OpInstance, machine: Machine, cluster: int, alone: bool = Tr
     if cluster not in PAIRS or not machine.clusters(cluster):
         return
     deep = [64 * n for n in (1, 2, 3, 4) if 64 * (n - 1) < channels]
+    if channels % 64 == NARROW:  # the last block of 64 would be half there
+        deep.append(NARROW)
     for rows in (64, 128):
         for box in (box for depth in deep for box in _boxes(b, rows, depth)):
             if ceil_div(channels, box.depth) % cluster:
                 continue
-            for width in range(16, min(256, ceil_div(int(b.out[3]), 16) * 16) + 1, 16):
+            every = min(256, ceil_div(int(b.out[3]), 16) * 16)
+            # parts of them take longer than the model says: measured 24.6 for two of 48, 18.5 for one of 96
+            for width in range(every if box.slides_down else 16, every + 1, 16):
                 if _fits(box, width, cluster):
                     time = time_of_box(b, machine, box, width, cluster)
                     tile = (*box.pixels, width, box.depth)
@@ -254,12 +265,12 @@ def _fewest_tiles(b: OpInstance, rows: int, depth: int) -> Sequence[ConvBox]:
     best: dict[bool, tuple[tuple[int, int], ConvBox]] = {}
     for tw in sorted({ceil_div(pixels, n) for n in range(1, 17)} | {min(8, pixels), min(16, pixels)}):
         for th in sorted({ceil_div(lines, n) for n in range(1, lines + 1)}):
-            for one in {ConvBox(b, (1, th, tw), depth).loaded, th * tw}:
+            for one in {ConvBox(b, (1, th, tw), depth).spanned, th * tw}:
                 tb = min(images, rows // one)
                 if tb < 1:
                     continue
                 box = ConvBox(b, (tb, th, tw), depth)
-                if box.rows != rows or box.loaded != tb * one:
+                if box.rows != rows or box.spanned != tb * one or box.sliding_problem:
                     continue
                 count = ceil_div(images, tb) * ceil_div(lines, th) * ceil_div(pixels, tw)
                 rank = (count, tb * (th + 2) * (tw + 2))
@@ -271,7 +282,8 @@ def _fewest_tiles(b: OpInstance, rows: int, depth: int) -> Sequence[ConvBox]:
 def _fits(box: ConvBox, width: int, cluster: int) -> bool:
     exchanged = box.rows * width * 2 if cluster > 1 else 0
     results = 2 * 8192 if box.rows > 64 else 0
-    return 4 * _stage_rows(box, width) * ROW_BYTES + exchanged + results <= SHARED
+    least = LEAST_STAGES if box.slides_down else 4
+    return least * _stage_rows(box, width) * ROW_BYTES + exchanged + results <= SHARED
 
 
 # what tensor cores compute tile by tile

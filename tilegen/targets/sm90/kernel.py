@@ -14,6 +14,7 @@ from tilegen.codegen.summary import summary
 from tilegen.codegen.thread_kernel import ThreadKernel
 from tilegen.frontend.program import PAIRED, numbers_of
 from tilegen.graph.positions import Position, positions
+from tilegen.graph.product_time import ROW_BYTES
 from tilegen.ops.attention import AttentionAttributes, counted
 from tilegen.ops.base import ClusterShape
 from tilegen.schedule.plan import Plan
@@ -203,6 +204,11 @@ class Kernel(ThreadKernel):
     def uneven(self) -> bool:
         """Whether the second math warpgroup has a block of 64 rows less in any product."""
         return any(op.tile.uneven for op in self.products)
+
+    @property
+    def slides_down(self) -> bool:
+        """Whether tiles of some convolutions slide over the whole filter."""
+        return any(op.tile.row_bytes < ROW_BYTES for op in self.products)
 
     @property
     def short_blocks(self) -> bool:

@@ -76,7 +76,7 @@ def tensor_map(plan: Plan, m: AnyMap) -> TensorMap:
     """A map of the generated text over two-byte elements."""
     g, dtype = m.geometry, plan.graph.tensors[m.tensor].dtype
     kind = f"CU_TENSOR_MAP_DATA_TYPE_{'UINT16' if dtype in PAIRED else dtype.upper()}"
-    swizzle = "CU_TENSOR_MAP_SWIZZLE_128B" if m.swizzle else "CU_TENSOR_MAP_SWIZZLE_NONE"
+    swizzle = f"CU_TENSOR_MAP_SWIZZLE_{f'{m.span}B' if m.swizzle else 'NONE'}"
     shape, pitches, box, strides = (
         tuple(int(n) for n in sizes) for sizes in (g.shape, g.pitches, g.box, g.traversal)
     )

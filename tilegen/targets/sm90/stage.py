@@ -30,6 +30,8 @@ class Map:
     """A tensor map: a row-major window of a tensor (or of its packed copy) and the box that one copy
     moves."""
 
+    span: ClassVar[int] = 128
+
     name: str
     tensor: str
     rows: Size
@@ -56,7 +58,7 @@ class Map:
 @dataclass(frozen=True)
 class BoxMap:
     """A tensor map of more than two dimensions. Sizes, pitches and the box as in Geometry; the box counts
-    elements that are moved."""
+    elements that are moved. span: bytes of a row of the swizzle."""
 
     name: str
     tensor: str
@@ -67,6 +69,7 @@ class BoxMap:
     offset: int = 0
     swizzle: bool = True
     packed: bool = False
+    span: int = 128
 
     @property
     def geometry(self) -> Geometry:
@@ -95,6 +98,7 @@ class PatchMap:
     offset: int  # elements before the first
     swizzle: ClassVar[bool] = True
     packed: ClassVar[bool] = False
+    span: ClassVar[int] = 128
 
     @property
     def geometry(self) -> Geometry:

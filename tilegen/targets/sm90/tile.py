@@ -32,7 +32,8 @@ class Piece:
 @dataclass(frozen=True)
 class Tile:
     """Rows, columns and depth (columns of a step) of a tile, and the CTAs of a cluster that split it;
-    pingpong: the math warpgroups of a CTA take turns, else they share it; step: depth is a multiple of it."""
+    pingpong: the math warpgroups of a CTA take turns, else they share it; step: depth is a multiple of it;
+    row_bytes: of a block of K in a row of shared memory."""
 
     rows: int
     columns: int
@@ -42,6 +43,7 @@ class Tile:
     cluster: ClusterShape
     pingpong: bool = False
     step: int = BLOCK
+    row_bytes: int = ROW_BYTES
 
     @property
     def exchanges(self) -> bool:
@@ -181,24 +183,25 @@ class Tile:
         """Of the left operand, in bytes."""
         if self.alternates:
             return f"warpgroup * {SLICE_BYTES}"
-        return "0" if self.halved or self.pingpong else f"warpgroup * {self.m64 * 64 * ROW_BYTES}"
+        return "0" if self.halved or self.pingpong else f"warpgroup * {self.m64 * 64 * self.row_bytes}"
 
     @property
     def b_offset(self) -> str:
         """Of the right one."""
         if self.alternates:
             return f"warpgroup * {SLICE_BYTES}"
-        return f"warpgroup * {self.columns_of_warpgroup * ROW_BYTES}" if self.halved else "0"
+        return f"warpgroup * {self.columns_of_warpgroup * self.row_bytes}" if self.halved else "0"
 
     @property
     def slices(self) -> int:
-        """Of 16 columns of K in a block of 64, that a warpgroup multiplies."""
-        return 2 if self.alternates else 4
+        """Of 16 columns of K in a block, that a warpgroup multiplies."""
+        return self.row_bytes // SLICE_BYTES // (2 if self.alternates else 1)
 
     @property
     def last_slices(self) -> int:
         """The same in the last block of a step, which may have fewer columns."""
-        return (self.depth % BLOCK or BLOCK) * self.slices // BLOCK
+        block = self.row_bytes // 2
+        return (self.depth % block or block) * self.slices // block
 
     @property
     def b_pieces(self) -> list[Piece]:
@@ -286,10 +289,11 @@ class Tile:
 @dataclass(frozen=True)
 class Stage:
     """A step of a product in a stage of the ring: blocks of 64 columns of activations, then as many of
-    weights.
+    weights; of 32 columns where rows have 64 bytes.
 
     a_block: bytes from the activations of one block to those of the next; a_bytes: what is loaded of them;
-    b_at: where weights begin. Rows of activations beyond the tensor's last may hold anything.
+    b_at: where weights begin. of_line: blocks of a filter line; a_line: bytes from the first of one line to
+    that of the next, where there are several. Rows of activations beyond the tensor's last may hold anything.
     """
 
     blocks: int
@@ -298,10 +302,13 @@ class Stage:
     a_bytes: int
     b_at: int
     b_rows: int
+    row_bytes: int = ROW_BYTES
+    of_line: int = 0
+    a_line: int = 0
 
     @property
     def b_block(self) -> int:
-        return self.b_rows * ROW_BYTES
+        return self.b_rows * self.row_bytes
 
     @property
     def b_bytes(self) -> int:
@@ -314,4 +321,6 @@ class Stage:
     def overrun(self, tile: Tile) -> int:
         """Bytes that wgmma may touch beyond the activations that are loaded, counted from the start of a
         stage."""
-        return (self.blocks - 1) * self.a_block + max(64, tile.cta_rows) * ROW_BYTES
+        line = self.of_line or self.blocks
+        last = (self.blocks // line - 1) * self.a_line + (line - 1) * self.a_block
+        return last + max(64, tile.cta_rows) * self.row_bytes
