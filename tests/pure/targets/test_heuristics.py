@@ -1,4 +1,4 @@
-"""Cuts of GeMMs: the Hopper kernel can run every one of them, and the model prefers what it should."""
+"""Cuts of GeMMs and convolutions: the Hopper kernel can run every one of them, and the model prefers what it should."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,6 +10,7 @@ from benchmarks.workloads import cached_attention, example
 from tests.gpu.gemms import CASES, gated, gemm, mlp
 from tilegen.arch.machine import machine
 from tilegen.frontend.program import Program
+from tilegen.graph.conv_box import NARROW
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.ops.attention import splits as splits_of
 from tilegen.ops.base import ceil_div
@@ -17,8 +18,9 @@ from tilegen.schedule.plan import static_persistent
 from tilegen.schedule.planner import checked_cluster
 from tilegen.targets.base import unproved
 from tilegen.targets.sm90.code import Code
+from tilegen.targets.sm90.conv2d import convolution
 from tilegen.targets.sm90.emit import generate, hopper_op
-from tilegen.targets.sm90.heuristics import PAIRS, best_configs
+from tilegen.targets.sm90.heuristics import PAIRS, best_configs, conv_configs
 from tilegen.targets.sm90.layout import Layout
 from tilegen.targets.sm90.linear import linear
 from tilegen.targets.sm90.linear_cuts import SHAPES, linear_configs
@@ -152,3 +154,32 @@ def test_tickets_or_lists() -> None:
         tg.plan(example("gpt3_attention", S=2048), "h200"),
     )
     assert even.scheduling == static_persistent(even.order.count, 132) and uneven.scheduling == "dynamic"
+
+
+@tg.spec
+def conv(B=16, HW=56, C=96, N=96, dtype="float16"):
+    x, w = tg.input("x", (B, HW, HW, C), dtype), tg.weight("w", (N, 3, 3, C), dtype)
+    return tg.conv2d(x, w, padding=1, name="y")
+
+
+@pytest.mark.parametrize("hw", [13, 40, 56, 75])
+@pytest.mark.parametrize("channels", [32, 96, 160])
+def test_every_cut_of_a_convolution_is_one_that_the_kernel_runs(hw: int, channels: int) -> None:
+    """Those that slide over the whole filter have all filters in a tile."""
+    graph = fuse(conv(HW=hw, C=channels))
+    (op,) = graph.ops
+    cuts = [c for cluster in PAIRS for c in conv_configs(graph.bound(op), H200, cluster)]
+    for cut in cuts:
+        tiled = replace(op, tile=cut.tile)
+        made = checked_cluster(graph, tiled, cut.cluster.option, H200)
+        cut_graph = graph.with_op(op.name, made)
+        convolution(Code(unproved(cut_graph, H200), cut_graph.bound(made)))  # PlanError where it does not fit
+    assert {c.tile[3] for c in cuts if c.tile[4] == NARROW} == {96}
+
+
+@pytest.mark.parametrize(("hw", "channels", "filters"), [(56, 96, 96), (40, 96, 96), (75, 32, 32)])
+def test_images_that_fill_the_gpu_slide_over_the_whole_filter(hw: int, channels: int, filters: int) -> None:
+    """Where the last block of 64 channels is half there: measured 18.5 us beside 25.8, 10.8 beside 15.3, 10.3
+    beside 15.3 as linears of patches or in lines that slide."""
+    (op,) = tg.plan(conv(HW=hw, C=channels, N=filters), "h200").graph.ops
+    assert op.tile[4] == NARROW and op.tile[3] == filters

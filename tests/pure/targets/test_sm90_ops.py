@@ -11,7 +11,7 @@ import pytest
 
 import tilegen as tg
 from tests.gpu.gemms import Case
-from tests.gpu.ops import ATTENTIONS, CONVOLUTIONS, EXAMPLES, OPS, PATCHES, patches, pixels
+from tests.gpu.ops import ATTENTIONS, CONVOLUTIONS, EXAMPLES, OPS, PATCHES, SLIDING, patches, pixels
 from tests.oracles.sass import Sass
 from tests.shares import share
 from tilegen.frontend.loader import load_program
@@ -77,7 +77,7 @@ def copies_of(loads: Loads) -> list[Copy]:
 IN_BOXES = [c for c in CONVOLUTIONS if c.spec not in (pixels, patches)]  # those are linears
 
 
-@pytest.mark.parametrize("case", IN_BOXES[2::3], ids=lambda c: c.name)
+@pytest.mark.parametrize("case", [*IN_BOXES[2::3], *SLIDING[::2]], ids=lambda c: c.name)
 def test_convolutions(case: Case, tmp_path: Path) -> None:
     sass, plan = machine_code(case, tmp_path), case.plan()
     codes = [body.code for body in bodies([hopper_op(plan, b) for b in plan.bounds])]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from tilegen.analysis.regions import to_c
 from tilegen.codegen.cuda_op import refuse
-from tilegen.graph.conv_box import MOST_ROWS, MOST_STRIDE, ConvBox
+from tilegen.graph.conv_box import MOST_ROWS, MOST_STRIDE, NARROW, ConvBox
 from tilegen.graph.product_time import ROW_BYTES
 from tilegen.ops.base import OpInstance
 from tilegen.ops.conv2d import ConvAttributes
@@ -42,7 +42,7 @@ def convolution(code: Code) -> Product:
         int(b.steps),
         1,
         b.op.cluster_shape,
-        step=min(BLOCK, box.depth),
+        step=NARROW if box.slides_down else BLOCK,
         row_bytes=box.row_bytes,
     )
     store = PixelStore(code, tile, box.spanned, box.line, box.slides)
