@@ -1,5 +1,5 @@
-"""Convolutions whose tiles slide over the whole filter, on the emulator: right whatever comes in between, and a
-filter position that reads other rows, or pixels that are not loaded, are seen."""
+"""Convolutions whose tiles slide over the whole filter, on the emulator: right whatever comes in between. A
+filter position that reads other rows is seen, and so are pixels that are not loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cuts of GeMMs and convolutions: the Hopper kernel can run every one of them, and the model prefers what it should."""
+"""Cuts of GeMMs and convolutions: the Hopper kernel runs every one, and the model prefers what it should."""
 
 from dataclasses import replace
 from typing import Any

@@ -138,7 +138,7 @@ def test_uneven_tiles_are_stored_by_tma() -> None:
     [
         (lambda: convolution(), (1, 16, 16, 64, 64), "a tile has 256 pixels, expected at most 128"),
         (lambda: convolution(), (1, 4, 8, 64, 48), "steps are 48 wide"),
-        (lambda: convolution(stride=2), (1, 8, 13, 64, 32), "filters of 2 to 9 pixels and stride 1, not 3 x 3"),
+        (lambda: convolution(stride=2), (1, 8, 13, 64, 32), "2 to 9 pixels and stride 1, not 3 x 3"),
         (lambda: convolution(), (1, 4, 8, 64, 32), "65 to 128 rows with 2 more pixels each, not 1 x 40"),
         (lambda: convolution(), (1, 8, 16, 64, 32), "65 to 128 rows with 2 more pixels each, not 1 x 144"),
         (
