@@ -165,7 +165,7 @@ static void over_row(const TensorMap& m, int at, int count, bool inside, const u
   const int unit = m.bytes;
   for (int first = 0; first < count;) {
     const int n = count - first < 16 / unit ? count - first : 16 / unit;
-    const unsigned to = m.swizzle ? place ^ (place >> 7 & (m.swizzle / 16 - 1)) << 4 : place;
+    const unsigned to = swizzled(place, m.swizzle);
     const int x = at + first;
     int there = inside ? m.shape[0] - x : 0;
     there = there < 0 ? 0 : there > n ? n : there;

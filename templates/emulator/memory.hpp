@@ -77,5 +77,9 @@ void set_word(Word& w, const Cell* c, const Toucher& who);  // all who counted a
 // The cells of shared memory [at, at + bytes) of a CTA; fails outside of it.
 Cell* shared_cells(Cta& cta, unsigned at, unsigned bytes, const void* pc);
 Cell* global_cells(Memory& m, const void* p);  // null where nobody writes
+// A place in shared memory by the swizzle of rows of 128 bytes: bits 4 … 6 of the address are turned by bits 7 … 9; of
+// 64 bytes: bits 4 and 5 by bits 7 and 8; of 0: as it is.
+inline unsigned swizzled(unsigned at, unsigned row) { return row ? at ^ (at >> 7 & (row / 16 - 1)) << 4 : at; }
+
 inline size_t cells_of(uint64_t at, uint64_t bytes) { return (at % CELL + bytes + CELL - 1) / CELL; }
 }  // namespace emu

@@ -20,10 +20,6 @@ static Sums* sums_of(Warpgroup& g, const float* d, int count, int t) {
   return nullptr;
 }
 
-// A place in shared memory by the swizzle of rows of 128 bytes: bits 4 … 6 of the address are turned by bits 7 … 9; of
-// 64 bytes: bits 4 and 5 by bits 7 and 8.
-static unsigned swizzled(unsigned at, unsigned row) { return at ^ (at >> 7 & (row / 16 - 1)) << 4; }
-
 // Sixteen bytes of an operand are looked at. Rows of a tile with fewer than 64 may lie behind all data: they are
 // multiplied, and nobody uses what comes of it.
 static bool looked_at(Cta& cta, unsigned at, const Toucher& who) {
@@ -55,10 +51,8 @@ struct Operand {
   unsigned start, leading, stride, row_bytes;
   explicit Operand(uint64_t d)
       : start((unsigned)(d & 0x3fff) << 4), leading((unsigned)(d >> 16 & 0x3fff) << 4),
-          stride((unsigned)(d >> 32 & 0x3fff) << 4), row_bytes(128) {
-    const unsigned mode = (unsigned)(d >> 62);
-    if (mode != 1 && mode != 2) fail("wgmma: an operand in another swizzle than that of 128 or 64 bytes");
-    row_bytes = mode == 1 ? 128 : 64;
+          stride((unsigned)(d >> 32 & 0x3fff) << 4), row_bytes(d >> 62 == 1 ? 128 : 64) {
+    if (d >> 62 != 1 && d >> 62 != 2) fail("wgmma: an operand in another swizzle than that of 128 or 64 bytes");
   }
   unsigned place(int row, int k, bool across) const {
     if (across) return swizzled(start + row / 64 * leading + k / 8 * stride + k % 8 * 128 + row % 64 * 2, 128);

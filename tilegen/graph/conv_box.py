@@ -17,7 +17,7 @@ from tilegen.ops.conv2d import ConvAttributes
 
 MOST_ROWS = 128  # of a tile
 MOST_STRIDE = 8  # of a tensor map
-NARROW = 32  # channels of a step whose tile slides over the whole filter
+SLIDING_DEPTH = 32  # channels of a step whose tile slides over the whole filter
 MOST_POSITIONS = 9  # of such a filter: each is a part of the text
 
 
@@ -84,7 +84,7 @@ class ConvBox:
     @property
     def slides_down(self) -> bool:
         """Whether its pixels are loaded once for the whole filter."""
-        return self.depth == NARROW
+        return self.depth == SLIDING_DEPTH
 
     @property
     def sliding_problem(self) -> str:
@@ -94,13 +94,13 @@ class ConvBox:
         a, positions = ConvAttributes.of(self.bound), math.prod(self.filter)
         if not 1 < positions <= MOST_POSITIONS or max(a.stride) > 1:
             return (
-                f"{NARROW} channels at a time are for filters of 2 to {MOST_POSITIONS} pixels and stride 1,"
-                f" not {self.filter[0]} x {self.filter[1]} and {a.stride}"
+                f"{SLIDING_DEPTH} channels at a time are for filters of 2 to {MOST_POSITIONS} pixels and"
+                f" stride 1, not {self.filter[0]} x {self.filter[1]} and {a.stride}"
             )
         if self.pixels[0] > 1 or not 64 < self.spanned <= MOST_ROWS:
             return (
-                f"{NARROW} channels at a time are for lines of one image that take 65 to {MOST_ROWS} rows"
-                f" with {self.window.reach} more pixels each, not {self.pixels[0]} x {self.spanned}"
+                f"{SLIDING_DEPTH} channels at a time are for lines of one image that take 65 to {MOST_ROWS}"
+                f" rows with {self.window.reach} more pixels each, not {self.pixels[0]} x {self.spanned}"
             )
         return ""
 
@@ -114,6 +114,11 @@ class ConvBox:
         """Rows of shared memory that a line takes."""
         return self.pixels[2] + (self.window.reach if self.slides else 0)
 
+    @property
+    def lines_loaded(self) -> int:
+        """Of an image."""
+        return self.pixels[1] + (self.window.reach_down if self.slides_down else 0)
+
     @cached_property
     def spanned(self) -> int:
         """Rows of shared memory that a filter position reads for a tile's pixels."""
@@ -122,7 +127,7 @@ class ConvBox:
     @cached_property
     def loaded(self) -> int:
         """Rows of shared memory that are loaded for a block of channels."""
-        return self.spanned + (self.window.reach_down * self.line if self.slides_down else 0)
+        return self.pixels[0] * self.lines_loaded * self.line
 
     @property
     def loaded_whole(self) -> int:
@@ -146,14 +151,16 @@ class ConvBox:
     def blocks(self) -> int:
         """Products of a step with a block of channels: those of a filter (line), or of the channels of a
         position."""
-        if self.slides_down:
-            return math.prod(self.filter)
-        return self.filter[1] if self.slides else self.depth // 64
+        return math.prod(self.filter) // self.positions if self.slides else self.depth // 64
 
     @property
     def blocks_loaded(self) -> int:
         """Of pixels, for a step."""
         return 1 if self.slides else self.blocks
+
+    def stage_bytes(self, width: int) -> int:
+        """That a step loads, with so many columns of filters."""
+        return self.row_bytes * (self.loaded_whole * self.blocks_loaded + width * self.blocks)
 
     @property
     def steps(self) -> int:

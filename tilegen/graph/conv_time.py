@@ -52,7 +52,6 @@ class ConvRates(Rates):
     of_lines: float = 1.874
     of_boxes: float = 1.535
     of_strides: float = 1.522
-    of_filters: float = 1.874  # of lines that slide over the whole filter
     half: float = 1.739  # besides, where the last of the blocks of 64 channels is not whole
     strided_trip: float = 0.7308  # from the request of a stage's bytes until they are there
     strided_memory: float = 1.127  # by how much longer pixels take from memory
@@ -63,10 +62,9 @@ class ConvRates(Rates):
     def of_pixels(self, box: ConvBox) -> float:
         """Of a byte's time in L2, that of one of pixels."""
         strided = box.window.stride > 1
-        if box.slides_down:
-            return self.of_filters
+        partial = box.window.channels % 64 and not box.slides_down
         way = self.of_lines if box.slides else self.of_strides if strided else self.of_boxes
-        return way * (self.half if box.window.channels % 64 else 1.0)
+        return way * (self.half if partial else 1.0)
 
 
 RATES = ConvRates()
@@ -101,7 +99,7 @@ def time_of_box(
     each += read_beside(b) / cluster * (rates.beside_by_tma if staged else rates.beside)
     alone = rates.narrow_tile if box.rows == 64 and width == NARROW and waves == 1 else 0.0
     moved, steps, tiles = _moved(b, rates), box.steps / cluster, count * cluster / machine.sms
-    stage = int(part * (box.loaded_whole * box.blocks_loaded + width * box.blocks))
+    stage = box.stage_bytes(width) // ROW_BYTES
     pixels, columns, channels = math.prod(box.pixels), int(b.out[3]), int(b.shape(0)[3])
     parts = ceil_div(columns, width)
     traits = ConvTraits(

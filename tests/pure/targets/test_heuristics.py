@@ -10,7 +10,7 @@ from benchmarks.workloads import cached_attention, example
 from tests.gpu.gemms import CASES, gated, gemm, mlp
 from tilegen.arch.machine import machine
 from tilegen.frontend.program import Program
-from tilegen.graph.conv_box import NARROW
+from tilegen.graph.conv_box import SLIDING_DEPTH
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.ops.attention import splits as splits_of
 from tilegen.ops.base import ceil_div
@@ -174,7 +174,7 @@ def test_every_cut_of_a_convolution_is_one_that_the_kernel_runs(hw: int, channel
         made = checked_cluster(graph, tiled, cut.cluster.option, H200)
         cut_graph = graph.with_op(op.name, made)
         convolution(Code(unproved(cut_graph, H200), cut_graph.bound(made)))  # PlanError where it does not fit
-    assert {c.tile[3] for c in cuts if c.tile[4] == NARROW} == {96}
+    assert {c.tile[3] for c in cuts if c.tile[4] == SLIDING_DEPTH} == {96}
 
 
 @pytest.mark.parametrize(("hw", "channels", "filters"), [(56, 96, 96), (40, 96, 96), (75, 32, 32)])
@@ -182,4 +182,4 @@ def test_images_that_fill_the_gpu_slide_over_the_whole_filter(hw: int, channels:
     """Where the last block of 64 channels is half there: measured 18.5 us beside 25.8, 10.8 beside 15.3, 10.3
     beside 15.3 as linears of patches or in lines that slide."""
     (op,) = tg.plan(conv(HW=hw, C=channels, N=filters), "h200").graph.ops
-    assert op.tile[4] == NARROW and op.tile[3] == filters
+    assert op.tile[4] == SLIDING_DEPTH and op.tile[3] == filters

@@ -13,11 +13,11 @@ addresses, so an operand may begin at any row.)
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tilegen.analysis.regions import to_c
 from tilegen.codegen.cuda_op import refuse
-from tilegen.graph.conv_box import MOST_ROWS, MOST_STRIDE, NARROW, ConvBox
+from tilegen.graph.conv_box import MOST_ROWS, MOST_STRIDE, SLIDING_DEPTH, ConvBox
 from tilegen.graph.product_time import ROW_BYTES
 from tilegen.ops.base import OpInstance
 from tilegen.ops.conv2d import ConvAttributes
@@ -42,7 +42,7 @@ def convolution(code: Code) -> Product:
         int(b.steps),
         1,
         b.op.cluster_shape,
-        step=NARROW if box.slides_down else BLOCK,
+        step=SLIDING_DEPTH if box.slides_down else BLOCK,
         row_bytes=box.row_bytes,
     )
     store = PixelStore(code, tile, box.spanned, box.line, box.slides)
@@ -88,8 +88,8 @@ def _stage(box: ConvBox, tile: Tile) -> Stage:
         box.loaded_whole * box.row_bytes * box.blocks_loaded,
         tile.cta_columns,
         box.row_bytes,
-        box.filter[1] if box.slides_down else box.blocks,
-        down * box.line * box.row_bytes if box.slides_down else 0,
+        box.filter[0] if box.slides_down else 1,
+        down * box.line * box.row_bytes,
     )
 
 
@@ -136,11 +136,11 @@ class _Load:
         column = to_c(self.code.bound.write[3].lo) + (
             f" + cta_rank * {self.tile.cta_columns}" if self.tile.cluster.n > 1 else ""
         )
-        position = "position" if self.box.positions > 1 else "0"
-        of_line = "0" if position == "0" else f"position * {self.box.filter[1]}"
         out, address = [], self.code.map_address(f"{self.code.name}_b")
         if self.box.slides_down:
             return [Copy(address, (self._channel(0), column, "0"))]
+        position = "position" if self.box.positions > 1 else "0"
+        of_line = "0" if position == "0" else f"position * {self.box.filter[1]}"
         for block in range(self.stage.blocks):
             channel = self._channel(0 if self.box.slides else block)
             in_line = f"{of_line} + {block}" if block and of_line != "0" else str(block) if block else of_line
@@ -152,26 +152,25 @@ class _Load:
 
     @property
     def maps(self) -> list[BoxMap]:
-        a = ConvAttributes.of(self.code.bound)
-        b, name = self.code.bound, self.code.name
-        (tb, th, _), (sh, sw) = b.tile[:3], a.stride
+        b, (sh, sw) = self.code.bound, ConvAttributes.of(self.code.bound).stride
         images, lines, pixels, c = b.shape(0)
-        n, r, s, _ = (int(x) for x in b.shape(1))
-        x, w = (o.tensor for o in b.op.operands[:2])
-        pitch, rows, deep = int(b.pitch(0)), self.tile.b_pieces[0].rows, min(BLOCK, self.box.depth)
+        pitch, span = int(b.pitch(0)), self.box.row_bytes
         sizes, pitches = (c, pixels, lines, images), (pitch, pixels * pitch, lines * pixels * pitch)
-        down = th + (self.box.window.reach_down if self.box.slides_down else 0)
-        box, every, span = (deep, self.box.line, down, tb), (1, sw, sh, 1), self.box.row_bytes
-        filters = BoxMap(f"{name}_b", w, (c, r * s, n), (c, r * s * c), (deep, 1, rows), (1, 1, 1))
-        if self.box.slides_down:  # in shared memory position by position
-            sizes_of_w, pitches_of_w = (c, n, r * s), (r * s * c, c)
-            filters = replace(
-                filters, shape=sizes_of_w, pitches=pitches_of_w, box=(deep, rows, r * s), span=span
-            )
-        return [
-            BoxMap(f"{name}_a", x, sizes, pitches, box, every, int(b.first(0)), span=span),
-            filters,
-        ]
+        box, every = (span // 2, self.box.line, self.box.lines_loaded, self.box.pixels[0]), (1, sw, sh, 1)
+        x = b.op.operands[0].tensor
+        of_x = BoxMap(f"{self.code.name}_a", x, sizes, pitches, box, every, int(b.first(0)), span=span)
+        return [of_x, self._map_of_filters]
+
+    @property
+    def _map_of_filters(self) -> BoxMap:
+        """Where the tile slides over the whole filter, position by position: one copy brings all of them."""
+        n, r, s, c = (int(x) for x in self.code.bound.shape(1))
+        rows, span = self.tile.b_pieces[0].rows, self.box.row_bytes
+        sizes, pitches, box = (c, r * s, n), (c, r * s * c), (span // 2, 1, rows)
+        if self.box.slides_down:
+            sizes, pitches, box = (c, n, r * s), (r * s * c, c), (span // 2, rows, r * s)
+        w = self.code.bound.op.operands[1].tensor
+        return BoxMap(f"{self.code.name}_b", w, sizes, pitches, box, (1, 1, 1), span=span)
 
 
 def _shifted(first: str, shift: str, stride: int, dilation: int, padding: int) -> str:

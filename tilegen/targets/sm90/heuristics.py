@@ -13,7 +13,7 @@ from typing import Any
 from tilegen.arch.machine import Machine
 from tilegen.frontend.attributes import Attributes
 from tilegen.graph import attention_time
-from tilegen.graph.conv_box import NARROW, ConvBox, by_boxes
+from tilegen.graph.conv_box import SLIDING_DEPTH, ConvBox, by_boxes
 from tilegen.graph.conv_time import time_of_box
 from tilegen.graph.cost_model import split_keys_us
 from tilegen.graph.forms import Config
@@ -177,7 +177,7 @@ def stage_bytes(b: OpInstance, c: Config) -> int:
 def _stage_rows(box: ConvBox, width: int) -> int:
     """Of 128 bytes, with room for all rows that tensor cores read."""
     if box.slides_down:
-        return (box.loaded_whole + width * box.blocks) // 2
+        return box.stage_bytes(width) // ROW_BYTES
     return box.rows * box.blocks_loaded + width * box.blocks
 
 
@@ -235,15 +235,15 @@ def conv_configs(b: OpInstance, machine: Machine, cluster: int, alone: bool = Tr
     if cluster not in PAIRS or not machine.clusters(cluster):
         return
     deep = [64 * n for n in (1, 2, 3, 4) if 64 * (n - 1) < channels]
-    if channels % 64 == NARROW:  # the last block of 64 would be half there
-        deep.append(NARROW)
+    if channels % 64 == SLIDING_DEPTH:  # the last block of 64 would be half there
+        deep.append(SLIDING_DEPTH)
+    widest = min(256, ceil_div(int(b.out[3]), 16) * 16)
     for rows in (64, 128):
         for box in (box for depth in deep for box in _boxes(b, rows, depth)):
             if ceil_div(channels, box.depth) % cluster:
                 continue
-            every = min(256, ceil_div(int(b.out[3]), 16) * 16)
-            # parts of them take longer than the model says: measured 24.6 for two of 48, 18.5 for one of 96
-            for width in range(every if box.slides_down else 16, every + 1, 16):
+            # narrower ones take longer than the model says: two of 48 columns 24.6 us, one of 96 18.5
+            for width in range(widest if box.slides_down else 16, widest + 1, 16):
                 if _fits(box, width, cluster):
                     time = time_of_box(b, machine, box, width, cluster)
                     tile = (*box.pixels, width, box.depth)

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 from tilegen.codegen.op_text import OpText
 from tilegen.codegen.taken_keys import TakenKeys
 from tilegen.frontend.program import Size
+from tilegen.graph.product_time import ROW_BYTES
 from tilegen.ops.patches import Patches
 from tilegen.runtime.launch import Im2col
 
@@ -30,7 +31,7 @@ class Map:
     """A tensor map: a row-major window of a tensor (or of its packed copy) and the box that one copy
     moves."""
 
-    span: ClassVar[int] = 128
+    span: ClassVar[int] = ROW_BYTES
 
     name: str
     tensor: str
@@ -69,7 +70,7 @@ class BoxMap:
     offset: int = 0
     swizzle: bool = True
     packed: bool = False
-    span: int = 128
+    span: int = ROW_BYTES
 
     @property
     def geometry(self) -> Geometry:
@@ -98,7 +99,7 @@ class PatchMap:
     offset: int  # elements before the first
     swizzle: ClassVar[bool] = True
     packed: ClassVar[bool] = False
-    span: ClassVar[int] = 128
+    span: ClassVar[int] = ROW_BYTES
 
     @property
     def geometry(self) -> Geometry:

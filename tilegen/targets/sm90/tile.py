@@ -292,8 +292,8 @@ class Stage:
     weights; of 32 columns where rows have 64 bytes.
 
     a_block: bytes from the activations of one block to those of the next; a_bytes: what is loaded of them;
-    b_at: where weights begin. of_line: blocks of a filter line; a_line: bytes from the first of one line to
-    that of the next, where there are several. Rows of activations beyond the tensor's last may hold anything.
+    b_at: where weights begin. lines: of a filter, that share the blocks; a_line: bytes from the activations
+    of one line to those of the next. Rows of activations beyond the tensor's last may hold anything.
     """
 
     blocks: int
@@ -303,8 +303,13 @@ class Stage:
     b_at: int
     b_rows: int
     row_bytes: int = ROW_BYTES
-    of_line: int = 0
+    lines: int = 1
     a_line: int = 0
+
+    @property
+    def of_line(self) -> int:
+        """Blocks of a filter line."""
+        return self.blocks // self.lines
 
     @property
     def b_block(self) -> int:
@@ -321,6 +326,5 @@ class Stage:
     def overrun(self, tile: Tile) -> int:
         """Bytes that wgmma may touch beyond the activations that are loaded, counted from the start of a
         stage."""
-        line = self.of_line or self.blocks
-        last = (self.blocks // line - 1) * self.a_line + (line - 1) * self.a_block
+        last = (self.lines - 1) * self.a_line + (self.of_line - 1) * self.a_block
         return last + max(64, tile.cta_rows) * self.row_bytes
