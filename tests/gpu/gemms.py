@@ -634,5 +634,12 @@ BY_GPC = [
         {"tiles": {"y": (72, 64, 64)}, "pingpong": {"y": True}},
         sms=15,
     ),
+    Case(
+        "lists by GPC, several tiles each",
+        gemm,
+        {"M": 310, "N": 456, "K": 1032},
+        {"tiles": {"y": (160, 128, 64)}},
+        sms=3,
+    ),
 ]
 HOPPER = [*CASES, *IN_TURN, *UNALIGNED, *BY_GPC]

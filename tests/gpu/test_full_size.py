@@ -63,10 +63,10 @@ def test_a_launch_for_each_op(name: str) -> None:
     compare(example(name), lowering="multi_launch", programmatic=True)
 
 
-@pytest.mark.parametrize("rows", [560, 638])
-def test_lists_of_tiles_by_gpc(rows: int) -> None:
-    """112 tiles of 132 SMs, and 128; tests/pure/targets/test_by_gpc.py: that these go by GPC."""
-    compare(gemm(M=rows, N=1024, K=4096), tiles={"y": (80, 64, 64)}, lowering="persistent")
+@pytest.mark.parametrize("rows, columns", [(560, 1024), (638, 1024), (310, 8200)])
+def test_lists_of_tiles_by_gpc(rows: int, columns: int) -> None:
+    """112 tiles of 132 SMs, 128, and 516; tests/pure/targets/test_by_gpc.py: that these go by GPC."""
+    compare(gemm(M=rows, N=columns, K=4096), tiles={"y": (80, 64, 64)}, lowering="persistent")
 
 
 def compare(program: Program, **how: Any) -> None:

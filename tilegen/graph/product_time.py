@@ -29,9 +29,12 @@ from tilegen.ops.base import ClusterShape
 MOST_STAGES, RING = 32, 212_000  # stages of a ring, and bytes of all of them
 # bytes of a ring where all of them are filled at once, its stages at least, and from how many steps on
 AT_ONCE, FEWEST_AT_ONCE, STEPS_AT_ONCE = 200_000, 4, 64
-# bytes that a clock of the tensor cores loads, steps of 64 columns, share of SMs that have a tile, and rows
-# and columns of tiles: from these on tiles go by GPC
-LOADED_BY_GPC, STEPS_BY_GPC, FILLED_BY_GPC, ACROSS_GPC = 74, 64, 0.65, 3
+ROWS_OF_GPC = 4  # of tiles, where they go by GPC: 16 SMs load as many rows and columns of them
+# tiles of an SM from which on they may; then bytes that a clock of the tensor cores loads, and steps
+# of 64 columns of a lone tile or clocks of all tiles of an SM: from these on they do
+FILLED_BY_GPC = 0.65
+LOADED_BY_GPC, STEPS_BY_GPC = 74, 64
+LOADED_LONG, CLOCKS_LONG = 50, 25_000
 ALTERNATING = 64  # columns of 64 rows up to which math warpgroups take turns with slices of K
 ROW_BYTES = 128  # 64 columns of a row
 
@@ -296,11 +299,17 @@ def fills_at_once(lone: bool, shared: bool, pingpong: bool, steps: float) -> boo
 def pays_by_gpc(down: int, across: int, sms: int, height: int, width: int, steps: float) -> bool:
     """Whether SMs of a GPC had better have neighbouring tiles, of height x width: L2 serves the lines
     that they ask for at the same time once, but to learn its place costs a CTA 0.3 µs. down, across: rows and
-    columns of tiles; steps: of 64 columns. So it was measured where L2 is what bounds a lone tile
-    (docs/perf-log.md). Of a single row of tiles each CTA loads weights of its own."""
-    loaded = ROW_BYTES * (height + width) / (height * width / 32)
-    lone = FILLED_BY_GPC <= down * across / sms <= 1 and min(down, across) >= ACROSS_GPC
-    return lone and loaded >= LOADED_BY_GPC and steps >= STEPS_BY_GPC
+    columns of tiles; steps: of 64 columns. So it was measured where L2 is what bounds a lone tile, and where
+    an SM is long at work (docs/perf-log.md): with a lone tile, or with several of a block of rows, whose
+    weights all of it reads at once. Of a single row of tiles each CTA loads weights of its own."""
+    clocks = height * width / 32  # of a step
+    loaded, tiles = ROW_BYTES * (height + width) / clocks, down * across / sms
+    if min(down, across) == 1 or tiles < FILLED_BY_GPC:
+        return False
+    if tiles <= 1 and loaded >= LOADED_BY_GPC and steps >= STEPS_BY_GPC:
+        return True
+    long = loaded >= LOADED_LONG and clocks * steps * math.ceil(tiles) >= CLOCKS_LONG
+    return long and (tiles <= 1 or down <= ROWS_OF_GPC)
 
 
 def stages_of(stage: int, beside: int = 0) -> int:

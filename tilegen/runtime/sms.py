@@ -25,24 +25,25 @@ logger = logging.getLogger("tilegen")
 _ONE_PROBE = threading.Lock()
 
 
-def lists_of_sms(lists: int, filled: int, architecture: str) -> bytes:
+def lists_of_sms(lists: int, tiles: int, architecture: str) -> bytes:
     """For each SM 1 + the number of its CTA's list of tiles, by its place in that order; zeros where the
     order is not known: then a list is that of the CTA's own number.
 
-    lists: of a launch, as many as CTAs; filled: the first of them that have tiles, which all GPCs share
-    evenly. Runs a kernel, once for each GPU. What else runs on the GPU can make launches differ: then the
-    order is not known, and a kernel is slower.
+    lists: of a launch, as many as CTAs; tiles: of all lists. Where these are fewer, all GPCs share the lists
+    that have one evenly. Runs a kernel, once for each GPU. What else runs on the GPU can make launches
+    differ: then the order is not known, and a kernel is slower.
     """
     import torch
 
     order = _order(torch.cuda.current_device(), architecture)
-    return struct.pack(f"<{lists}i", *lists_in_order(order, lists, filled))
+    return struct.pack(f"<{lists}i", *lists_in_order(order, lists, tiles))
 
 
-def lists_in_order(order: Sequence[int], lists: int, filled: int) -> list[int]:
+def lists_in_order(order: Sequence[int], lists: int, tiles: int) -> list[int]:
     """The same for an order of all SMs."""
     if len(order) != lists:
         return [0] * lists
+    filled = min(lists, tiles)  # the first of them
     empty, found = iter(range(filled, lists)), [0] * lists
     for place, sm in enumerate(order):
         first, after = place * filled // lists, (place + 1) * filled // lists

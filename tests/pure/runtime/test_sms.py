@@ -12,10 +12,10 @@ SMS = 132
 GPCS = tuple(tuple(range(first, min(first + 16, SMS))) for first in range(0, SMS, 16))  # by place
 
 
-@pytest.mark.parametrize("filled", [1, 17, 64, 100, 120, 131, 132])
-def test_each_list_is_that_of_one_sm(filled: int) -> None:
-    order = random.Random(filled).sample(range(SMS), SMS)
-    assert sorted(lists_in_order(order, SMS, filled)) == list(range(1, SMS + 1))
+@pytest.mark.parametrize("tiles", [1, 17, 64, 100, 120, 131, 132, 133, 256, 1000])
+def test_each_list_is_that_of_one_sm(tiles: int) -> None:
+    order = random.Random(tiles).sample(range(SMS), SMS)
+    assert sorted(lists_in_order(order, SMS, tiles)) == list(range(1, SMS + 1))
 
 
 @pytest.mark.parametrize("filled", [17, 64, 100, 120, 132])

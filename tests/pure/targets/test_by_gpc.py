@@ -29,21 +29,37 @@ def taken(plan: Plan) -> int:
     return generate(plan).lists
 
 
-@pytest.mark.parametrize("program", [gemm, added])
-def test_lone_tiles_that_load_much_for_long_go_by_gpc(program: Any) -> None:
-    plan = planned(program)
-    assert taken(plan) == SMS and plan.order.name == "op_major:4"
+@pytest.mark.parametrize(
+    "why, plan",
+    [
+        ("lone tiles that load much", planned),
+        ("they are added to", lambda: planned(added)),
+        ("two rows of tiles", lambda: planned(sizes={"M": 160, "N": 4096, "K": 4096})),
+        ("several tiles of an SM", lambda: planned(sizes={**LONG, "M": 320, "N": 8192})),
+        ("several of a short sum", lambda: planned(sizes={"M": 320, "N": 65536, "K": 512})),
+        (
+            "a long sum of larger tiles",
+            lambda: planned(sizes={**LONG, "N": 4096}, tiles={"y": (160, 128, 64)}),
+        ),
+    ],
+)
+def test_tiles_that_load_much_for_long_go_by_gpc(why: str, plan: Any) -> None:
+    made = plan()
+    assert taken(made) == SMS and made.order.name == "op_major:4", why
 
 
 @pytest.mark.parametrize(
     "why, plan",
     [
         ("a short sum", lambda: planned(sizes={**LONG, "K": 1024})),
-        ("tiles that load little for what they multiply", lambda: planned(tiles={"y": (128, 128, 64)})),
+        (
+            "tiles that load little for what they multiply",
+            lambda: planned(sizes={**LONG, "N": 8192}, tiles={"y": (128, 256, 64)}),
+        ),
         ("few tiles", lambda: planned(sizes={**LONG, "N": 512})),
-        ("two rows of tiles", lambda: planned(sizes={"M": 160, "N": 4096, "K": 4096})),
         ("a row of tiles", lambda: planned(sizes={"M": 8, "N": 8192, "K": 4096}, tiles={"y": (64, 64, 64)})),
-        ("two tiles of an SM", lambda: planned(sizes={**LONG, "N": 4096})),
+        ("several tiles, soon done", lambda: planned(sizes={"M": 320, "N": 4096, "K": 1024})),
+        ("several tiles in two blocks of rows", lambda: planned(sizes={**LONG, "N": 4096})),
         ("clusters", lambda: planned(tiles={"y": (160, 64, 64)}, cluster={"y": "2:m"})),
         ("ranks that are drawn", lambda: planned(**SMALL, scheduling="dynamic")),
         (

@@ -122,6 +122,8 @@ def test_shapes(sizes: dict[str, Any], words: str) -> None:
         ((64, 528, 64), 1, "a math warpgroup would hold 64 x 264 sums, which do not fit"),
         ((256, 200, 64), 1, "a math warpgroup would hold 128 x 200 sums"),
         ((64, 64, 256), 2, "its 1 steps cannot be shared by 2 CTAs"),
+        ((96, 64, 64), "3:m", "3 CTAs of a cluster of 3:m do not share 64 rows of weights evenly"),
+        ((64, 384, 64), "3:n", "3 CTAs of a cluster of 3:n do not share 64 rows of activations evenly"),
     ],
 )
 def test_tiles(tile: tuple[int, int, int], parts: Any, words: str) -> None:

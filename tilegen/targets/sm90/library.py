@@ -67,8 +67,8 @@ class HopperLibrary(CubinLibrary):
     def _module(self) -> Module:
         module = Module(self.code)
         if self.lists:
-            filled = most(self.plan.order.count)
-            module.write("tg_list_of_sm", lists_of_sms(self.lists, filled, ARCHITECTURE))
+            tiles = most(self.plan.order.count)
+            module.write("tg_list_of_sm", lists_of_sms(self.lists, tiles, ARCHITECTURE))
         return module
 
     def launch(self, exclusive: bool = False, programmatic: bool | None = None) -> Launch:

@@ -35,6 +35,7 @@ def linear(code: Code, may_pack: frozenset[str] = frozenset()) -> Product:
     packs = tuple(b.operand(name).tensor for name in ("w", "norm_weight") if b.has(name))
     packed = extras.weights_once and may_pack.issuperset(packs) and tile.depth % BLOCK == 0
     load = LinearLoads(code, tile, stage, packed, extras.weights_once)
+    refuse(b, "sm_90a", load.problem)
     return Product(
         code.plan,
         b,

@@ -62,6 +62,20 @@ class LinearLoads:
         return 1 if pair and self.tile.cta_columns % 16 else self.tile.cluster.m
 
     @property
+    def problem(self) -> str:
+        """Why CTAs cannot have equal shares of what they load together, or an empty string."""
+        for ctas, rows, what in (
+            (self._sharing_a, self.stage.a_rows, "activations"),
+            (self._sharing_b, self.tile.b_pieces[0].rows, "weights"),
+        ):
+            if rows % ctas:
+                return (
+                    f"{ctas} CTAs of a cluster of {self.tile.cluster.option} do not share {rows} rows of"
+                    f" {what} evenly"
+                )
+        return ""
+
+    @property
     def a(self) -> Loads:
         policy = "evict_last" if self.weights_once else ""
         waits = waits_for_activations(self.code)

@@ -12,6 +12,7 @@ from tilegen.graph.forms import SUPER_TILE, Config, Proxies
 from tilegen.graph.gathered import by_threads
 from tilegen.graph.graph import Graph
 from tilegen.graph.linear_time import by_gpc
+from tilegen.graph.product_time import ROWS_OF_GPC
 from tilegen.ops.attention import FEW, AttentionAttributes, over_caches
 from tilegen.ops.base import OpInstance
 from tilegen.ops.gemm import MatmulAttributes
@@ -20,8 +21,6 @@ from tilegen.targets.base import Emitted, Target, unproved
 from tilegen.targets.sm90.heuristics import attention_tile, best_configs, best_splits
 from tilegen.targets.sm90.ops import hopper_op, layout_of, refuse_parameters
 from tilegen.targets.sm90.shared_bodies import bodies
-
-ROWS_OF_GPC = 4  # of tiles
 
 
 class Sm90(Target):
