@@ -175,6 +175,15 @@ def attention_pairs(path: Path = ATTENTION) -> tuple[Pair[AttentionRates], ...]:
     return tuple(_cut(path, "attention", _attention_us))
 
 
+def linears(path: Path) -> tuple[Pair[Rates], ...]:
+    """The same of one sweep of all families."""
+    return tuple(_pairs(path))
+
+
+def convolutions(path: Path) -> tuple[Pair[ConvRates], ...]:
+    return tuple(_cut(path, "conv", _conv_us))
+
+
 def _cut(path: Path, family: str, model: Callable[[OpInstance, R | None], float]) -> Iterator[Pair[R]]:
     """Of programs of one op those whose tile is given; of convolutions, boxes."""
     for row in json.loads(path.read_text())["rows"]:

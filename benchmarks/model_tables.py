@@ -10,7 +10,7 @@ from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import Any
 
-from benchmarks import compiled_tables, fit, lowerings
+from benchmarks import compiled_tables, fit, lowerings, unseen
 from benchmarks.tables import shown, table
 from tilegen.runtime.timing import paired
 from tilegen.runtime.verify import load_json
@@ -63,6 +63,14 @@ LOWERINGS = (
 )
 
 
+UNSEEN = (
+    "Programs drawn when all of the model had been fitted, each in the plan that `tg.compile` takes, in the"
+    " model's best and in others drawn from all that the kernels can run, timed in turns: by how much what is"
+    " taken is slower than the fastest of them. Of ops alone, as in the table above: Spearman's correlation,"
+    " and how many times of the model's are near the measured ones."
+)
+
+
 def sections(results: Path, gpu: str) -> list[str]:
     """Those whose files are there: of this GPU, then of others."""
     tables = (
@@ -88,6 +96,10 @@ def sections(results: Path, gpu: str) -> list[str]:
         lines = "\n".join(fit.lines(fit.pairs(linears), of_sweeps, *others))
         source = "\n\n".join(_source(path.name, load_json(path)) for path in found)
         parts.append(f"## The cost model\n\n{_wrapped(CALIBRATION)}\n\n{lines}\n\n{source}")
+    if (path := results / unseen.RESULT.name).exists():
+        lines = "\n".join(unseen.lines(path))
+        source = _source(path.name, load_json(path))
+        parts.append(f"## What is taken of unseen programs\n\n{_wrapped(UNSEEN)}\n\n{lines}\n\n{source}")
     found = [results / name for name in lowerings.RESULTS]
     if all(path.exists() for path in found):
         lines = "\n".join(lowerings.lines(lowerings.held_out(results)))

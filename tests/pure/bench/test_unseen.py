@@ -1,0 +1,56 @@
+"""What is taken of programs that the model has not seen, beside all else that was timed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import unseen
+from tilegen.runtime.verify import load_json
+
+ROWS = load_json(unseen.RESULT)["rows"]
+
+
+def test_what_is_taken_is_near_the_fastest() -> None:
+    median, p95, worst = np.quantile([t.regret for t in unseen.taken()], (0.5, 0.95, 1.0))
+    assert len(unseen.taken()) > 200 and sum(t.plans for t in unseen.taken()) > 1900
+    assert median <= 0.02 and p95 <= 0.08 and worst <= 0.15
+
+
+@pytest.mark.parametrize("family", ["linear", "conv"])
+def test_the_model_puts_plans_in_order_and_knows_their_times(family: str) -> None:
+    error = unseen.errors()[family]
+    assert error.programs > 10 and error.spearman >= 0.85 and error.near >= 0.95
+    assert error.regret[0] <= 0.02 and error.regret[1] <= 0.08 and error.regret[2] <= 0.15
+
+
+def test_no_program_is_one_that_something_was_fitted_to() -> None:
+    """Ops alone and pairs of linears: layers are drawn from few sizes, and nothing is fitted to them."""
+    others = set(unseen.RESULT.parent.glob("calibration-*.json")) - {unseen.RESULT}
+    fitted = {told(row) for path in others for row in load_json(path)["rows"]}
+    mine = {told(row) for row in ROWS if row["family"] in ("linear", "conv", "block")}
+    assert len(mine) > 190 and not mine & fitted
+
+
+def told(row: dict[str, Any]) -> str:
+    return f"{row['workload']} {sorted(row['sizes'].items())}"
+
+
+def test_a_slower_plan_taken_is_told_as_regret(tmp_path: Path) -> None:
+    """Of every family: the file with the rows that are taken 1.5 times slower."""
+    path = tmp_path / unseen.RESULT.name
+    slower = [{**r, "us": 1.5 * r["us"]} if not r["tiles"] else r for r in ROWS]
+    path.write_text(json.dumps({**load_json(unseen.RESULT), "rows": slower}))
+    both = [t for t in unseen.taken(path) if t.family in ("linear", "block")]
+    assert len(both) > 100 and np.median([t.regret for t in both]) > 0.4
+
+
+def test_a_line_for_each_family_and_one_for_all() -> None:
+    table = list(unseen.lines())
+    assert [line.split(" | ")[0] for line in table[2:]] == [
+        f"| {name}" for name in (*unseen.FAMILIES.values(), "all")
+    ]
