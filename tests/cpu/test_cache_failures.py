@@ -287,7 +287,7 @@ def test_a_raw_error_of_the_system_names_no_empty_file(monkeypatch, capsys):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tilegen.cli.info", full)
+    monkeypatch.setattr("tilegen.cli.command_line.info", full)
     assert main(["info"]) == 2
     assert capsys.readouterr().err == "tilegen: No space left on device\n"
 

@@ -25,7 +25,7 @@ import numpy as np
 from tilegen.errors import ProofError
 from tilegen.proof import memory_order, values
 from tilegen.proof.coverage import Cells, Edges, own, reads_covered, reads_listed, writes_listed
-from tilegen.proof.footprint_frame import Array
+from tilegen.proof.footprint.frame import Array
 from tilegen.proof.plan_input import MALFORMED, read_plan, read_sums, reason
 from tilegen.proof.table import Findings, Table, Violation
 

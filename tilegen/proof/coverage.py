@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tilegen.proof.footprint_frame import DIMENSIONS, Array
+from tilegen.proof.footprint.frame import DIMENSIONS, Array
 from tilegen.proof.table import Boxes, Findings, Table
 
 CELLS = 1 << 27  # of one tensor; only a plan made to be hostile has more

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tilegen.proof.footprint_frame import Op
+from tilegen.proof.footprint.frame import Op
 
 GENERIC, ASYNC = PROXIES = ("generic", "async")
 TWO_BYTES = ("bfloat16", "float16")

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from tilegen.proof import split_sums
-from tilegen.proof.footprint import KINDS, derive
-from tilegen.proof.footprint_frame import (
+from tilegen.proof.footprint.derive import KINDS, derive
+from tilegen.proof.footprint.frame import (
     DIMENSIONS,
     LIMIT,
     Access,

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tilegen.proof.footprint_frame import Op, View
+from tilegen.proof.footprint.frame import Op, View
 
 
 def problems(ops: Sequence[Op], roles: Mapping[str, str]) -> Iterator[str]:

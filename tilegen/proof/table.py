@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tilegen.proof.footprint_frame import Array
+from tilegen.proof.footprint.frame import Array
 from tilegen.proof.memory_order import Ways
 
 CAP = 20  # violations kept of each check; all are counted
@@ -60,7 +60,7 @@ class Boxes:
 
 @dataclass(frozen=True)
 class Steps:
-    """Per needed read, the step at which a box that begins somewhere begins (see footprint_frame.Access), and
+    """Per needed read, the step at which a box that begins somewhere begins (see footprint.frame.Access), and
     whether it must be listed."""
 
     axis: Array

@@ -21,7 +21,7 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tilegen.proof.footprint_frame import Malformed
+from tilegen.proof.footprint.frame import Malformed
 
 Environment = dict[str, int]  # tensor -> its term
 _SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}

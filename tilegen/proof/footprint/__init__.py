@@ -1,0 +1,1 @@
+"""What each CTA of a tile reads and writes, worked out anew from the ops of a plan."""
