@@ -140,6 +140,14 @@ def verdict(seed: int, device: str = "cpu", moves: bool = False, compile: Compil
     return "right" if counted()["regions"] else "left alone"
 
 
+def told(seed: int, device: str, moves: bool, compile: Compile = compiled) -> str:
+    """The verdict; an error is told as one, and the others still run."""
+    try:
+        return verdict(seed, device, moves, compile)
+    except Exception as error:
+        return f"wrong: {type(error).__name__}: {str(error).splitlines()[0][:200]}"
+
+
 def _by_inductor(model: nn.Module) -> Callable[..., tuple[Tensor, ...]]:
     torch._dynamo.reset()
     return torch.compile(model)
@@ -169,14 +177,9 @@ def main() -> None:
     config.min_gain = 0
     found = Counter[str]()
     for seed in range(o.first, o.first + o.count):
-        try:
-            said = verdict(seed, o.device, o.moves)
-            if said.startswith("wrong") and verdict(seed, o.device, o.moves, _by_inductor).startswith(
-                "wrong"
-            ):
-                said = f"Inductor's own: {said}"
-        except Exception as error:  # told with its seed; the others still run
-            said = f"wrong: {type(error).__name__}: {str(error).splitlines()[0][:200]}"
+        said = told(seed, o.device, o.moves)
+        if said.startswith("wrong") and told(seed, o.device, o.moves, _by_inductor).startswith("wrong"):
+            said = f"Inductor's own: {said}"
         found[said.partition(":")[0]] += 1
         if said != "right":
             print(seed, said, flush=True)

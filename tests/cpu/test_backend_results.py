@@ -30,6 +30,11 @@ RETURNED: dict[str, tuple[Callable[[torch.Tensor], Any], torch.Tensor]] = {
     "all places alike": (lambda x: F.silu(x)[:, None].expand(4, 3, 8), torch.randn(4, 8)),
     "of a turned input": (lambda x: F.silu(x) * 2, torch.randn(8, 4).t()),
     "of a permuted input": (lambda x: F.silu(x) + 1, torch.randn(2, 3, 4, 5).permute(3, 1, 0, 2)),
+    "of an image that is turned": (lambda x: F.max_pool2d(F.silu(x), 2).flip(0), torch.randn(2, 8, 6, 6)),
+    "that, and a view of it": (
+        lambda x: (y := F.max_pool2d(F.silu(x), 2).flip(0), y.view(-1)[2:]),
+        torch.randn(2, 8, 6, 6),
+    ),
     "along the first dimension": (lambda x: F.log_softmax(F.silu(x), 0), torch.randn(4, 8)),
 }
 

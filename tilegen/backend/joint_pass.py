@@ -64,8 +64,10 @@ class JointPass(CustomGraphPass):
         masks.as_flags(graph)
         thinned = thin_masks.thinned(graph)
         became: dict[Node, Node] = {}
-        for candidate in _regions(graph, self.inputs):
-            became |= replaced(graph, candidate, self.decompositions, became)
+        candidates = _regions(graph, self.inputs)
+        inside = {n for candidate in candidates for n in candidate.nodes}
+        for candidate in candidates:
+            became |= replaced(graph, candidate, self.decompositions, became, inside)
         stable_topological_sort(graph)
         thin_masks.restored(graph, thinned)
         decomposed(graph, self.decompositions)

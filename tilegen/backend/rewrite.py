@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,10 +32,14 @@ class Candidate:
 
 
 def replaced(
-    graph: Graph, candidate: Candidate, table: Decompositions, became: Mapping[Node, Node]
+    graph: Graph,
+    candidate: Candidate,
+    table: Decompositions,
+    became: Mapping[Node, Node],
+    inside: Container[Node],
 ) -> dict[Node, Node]:
     """Nodes → one call of the operator, and views that give its results the shapes of theirs: these.
-    became: results of candidates before, some of which this one takes."""
+    became: results of candidates before, some of which this one takes; inside: nodes of any candidate."""
     region = Region.of(candidate.text)
     names, found = [g.name for g in region.subgraph.given], dict[Node, Node]()
     with graph.inserting_after(candidate.nodes[-1]):
@@ -50,7 +54,7 @@ def replaced(
         made = [called(graph, operator.getitem, (call, n)) for n in range(len(region.program.outputs))]
         for node, returned in zip(candidate.results, region.spec.returned, strict=True):
             new = _inlined(graph, lambda *given, r=returned: r.of(given), made, table)
-            new = _laid_out(graph, new, node, table)
+            new = _laid_out(graph, new, node, table, inside)
             new.meta = {**node.meta, "val": new.meta["val"]}
             node.replace_all_uses_with(new, delete_user_cb=lambda user: user not in candidate.nodes)
             found[node] = new
@@ -61,10 +65,11 @@ def replaced(
     return found
 
 
-def _laid_out(graph: Graph, new: Node, node: Node, table: Decompositions) -> Node:
-    """A result that the model returns, in the order of dimensions that it has there."""
+def _laid_out(graph: Graph, new: Node, node: Node, table: Decompositions, inside: Container[Node]) -> Node:
+    """A result that the model returns, or of which it makes what it returns, in the order of dimensions that
+    it has there: else that would lie otherwise, too, and views of it would be copies."""
     wanted = node.meta["val"].stride()
-    if sizes.alike(new.meta["val"].stride(), wanted) or not words.leaves(node):
+    if sizes.alike(new.meta["val"].stride(), wanted) or not words.lays_out_results(node, inside):
         return new
     if all(isinstance(n, int) for n in wanted):
         return called(graph, force_stride_order, (new, wanted))

@@ -8,6 +8,7 @@ tensors of a spec all is float32, but tensors are of the type of those around th
 from __future__ import annotations
 
 import operator
+from collections.abc import Container
 from itertools import chain
 from typing import Any
 
@@ -99,6 +100,27 @@ def seen(node: Node) -> Node:
 def leaves(node: Node) -> bool:
     """Whether the graph returns a node or a view of it."""
     return any(u.op == "output" or (u.target in VIEWS and leaves(u)) for u in node.users)
+
+
+def lays_out_results(node: Node, inside: Container[Node]) -> bool:
+    """Whether the graph returns a node, a view of it, or maths of its shape, which lies in memory as it does
+    and is made by none of the nodes inside."""
+    found, left = {node}, [node]
+    while left:
+        n = left.pop()
+        for u in n.users:
+            if u.op == "output":
+                return True
+            if u not in found and u not in inside and (u.target in VIEWS or _alike(u, n)):
+                found.add(u)
+                left.append(u)
+    return False
+
+
+def _alike(a: Node, b: Node) -> bool:
+    """Whether both are tensors of one shape."""
+    shapes = [v.shape if isinstance(v := n.meta.get("val"), torch.Tensor) else None for n in (a, b)]
+    return shapes[0] is not None and shapes[0] == shapes[1]
 
 
 def repeats(node: Node) -> bool:
