@@ -1,8 +1,8 @@
 """The cost model beside measured times: programs drawn at random, each planned in many ways.
 
 python -m benchmarks.calibrate measure [-o DIR] [--seconds N]   time (program, plan) pairs on this GPU
-python -m benchmarks.calibrate measure --seed N -o DIR          of programs that nothing was fitted to: what
-                                                                benchmarks.unseen reads, under that name
+python -m benchmarks.calibrate measure --seed N -o DIR          of programs that nothing was fitted to, which
+                                                                benchmarks.unseen reads as its RESULT
 python -m benchmarks.calibrate measure --streamed …             of linears that are bound by their weights
 python -m benchmarks.calibrate measure --others …               of attention and norms alone
 python -m benchmarks.calibrate measure --mixed …                of several ops, in one launch and in launches

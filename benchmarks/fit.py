@@ -166,22 +166,14 @@ def _swept(path: Path, family: str) -> tuple[Pair[Rates], ...]:
 @lru_cache
 def conv_pairs(paths: tuple[Path, ...] = CONVS) -> tuple[Pair[ConvRates], ...]:
     """Every convolution of sweeps, once for each of its tiles."""
-    return tuple(p for path in paths for family in ("convs", "patches") for p in _cut(path, family, _conv_us))
+    families = ("conv", "convs", "patches")  # of a sweep of everything, and of those of convolutions
+    return tuple(p for path in paths for family in families for p in _cut(path, family, _conv_us))
 
 
 @lru_cache
 def attention_pairs(path: Path = ATTENTION) -> tuple[Pair[AttentionRates], ...]:
     """Every attention of a sweep, once for each of its tiles."""
     return tuple(_cut(path, "attention", _attention_us))
-
-
-def linears(path: Path) -> tuple[Pair[Rates], ...]:
-    """The same of one sweep of all families."""
-    return tuple(_pairs(path))
-
-
-def convolutions(path: Path) -> tuple[Pair[ConvRates], ...]:
-    return tuple(_cut(path, "conv", _conv_us))
 
 
 def _cut(path: Path, family: str, model: Callable[[OpInstance, R | None], float]) -> Iterator[Pair[R]]:

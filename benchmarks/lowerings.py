@@ -45,10 +45,7 @@ class BothWays:
 def programs(path: Path) -> tuple[BothWays, ...]:
     """Every program of a sweep that was timed both ways, on the machine that the file is named after."""
     on = place(path.stem.rpartition("-")[2], "sm_90a")
-    found: dict[str, list[Any]] = {}
-    for row in json.loads(path.read_text())["rows"]:
-        found.setdefault(f"{row['workload']} {row['sizes']}", []).append(row)
-    timed = ((rows[0], {row["lowering"]: row["us"] for row in rows}) for rows in found.values())
+    timed = ((rows[0], {row["lowering"]: row["us"] for row in rows}) for rows in by_program(path))
     return tuple(
         BothWays(
             Task("calibrate", row["workload"], row["sizes"]).program,
@@ -60,6 +57,14 @@ def programs(path: Path) -> tuple[BothWays, ...]:
         for row, us in timed
         if {"persistent", "multi_launch"} <= us.keys()
     )
+
+
+def by_program(path: Path) -> list[list[Any]]:
+    """The rows of each program of a sweep."""
+    found: dict[str, list[Any]] = {}
+    for row in json.loads(path.read_text())["rows"]:
+        found.setdefault(f"{row['workload']} {row['sizes']}", []).append(row)
+    return list(found.values())
 
 
 Choice = Callable[[BothWays], str]

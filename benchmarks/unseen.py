@@ -7,7 +7,6 @@ convolutions alone the model's times are held against the measured ones, too (be
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.fit import Error, convolutions, error_of, linears
+from benchmarks.fit import Error, conv_pairs, error_of, pairs
+from benchmarks.lowerings import by_program
 from benchmarks.workloads import Task
 from tilegen.schedule.lowering import modelled_lowering
 from tilegen.targets.select import place
@@ -49,12 +49,10 @@ class Taken:
 @lru_cache
 def taken(path: Path = RESULT) -> tuple[Taken, ...]:
     """Every program of which several plans were timed, on the machine that the file is named after."""
-    found: dict[str, list[Any]] = {}
-    for row in json.loads(path.read_text())["rows"]:
-        if row["lowering"] != "torch":  # a peer
-            found.setdefault(f"{row['workload']} {row['sizes']}", []).append(row)
     gpu = path.stem.rpartition("-")[2]
-    return tuple(_taken(rows, gpu) for rows in found.values() if len(rows) > 1)
+    # torch is a peer
+    plans = ([row for row in rows if row["lowering"] != "torch"] for rows in by_program(path))
+    return tuple(_taken(rows, gpu) for rows in plans if len(rows) > 1)
 
 
 def _taken(rows: Sequence[Mapping[str, Any]], gpu: str) -> Taken:
@@ -68,7 +66,7 @@ def _taken(rows: Sequence[Mapping[str, Any]], gpu: str) -> Taken:
 
 def errors(path: Path = RESULT) -> Mapping[str, Error]:
     """Of the model's times of single ops, by family."""
-    return {"linear": error_of(linears(path)), "conv": error_of(convolutions(path))}
+    return {"linear": error_of(pairs((path,))), "conv": error_of(conv_pairs((path,)))}
 
 
 def lines(path: Path = RESULT) -> Iterator[str]:
@@ -84,5 +82,5 @@ def lines(path: Path = RESULT) -> Iterator[str]:
 
 def _line(name: str, some: Sequence[Taken], of: Error | None) -> str:
     regret = ", ".join(f"{100 * q:.1f} %" for q in np.quantile([t.regret for t in some], (0.5, 0.95, 1.0)))
-    told = f"{of.spearman:.2f} | {100 * of.near:.0f} %" if of else "| "
+    told = f"{of.spearman:.2f} | {100 * of.near:.0f} %" if of else " | "
     return f"| {name} | {len(some)}, {sum(t.plans for t in some)} | {regret} | {told} |"

@@ -8,7 +8,7 @@ tensors of a spec all is float32, but tensors are of the type of those around th
 from __future__ import annotations
 
 import operator
-from collections.abc import Container
+from collections.abc import Callable, Container
 from itertools import chain
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
+from tilegen.backend.sizes import alike
 from tilegen.nn import patterns
 from tilegen.nn.aten import TABLE, VIEWS
 from tilegen.nn.aten_choices import COMPARISONS, chooses
@@ -99,28 +100,35 @@ def seen(node: Node) -> Node:
 
 def leaves(node: Node) -> bool:
     """Whether the graph returns a node or a view of it."""
-    return any(u.op == "output" or (u.target in VIEWS and leaves(u)) for u in node.users)
+    return _reaches_output(node, lambda user, of: user.target in VIEWS)
 
 
 def lays_out_results(node: Node, inside: Container[Node]) -> bool:
     """Whether the graph returns a node, a view of it, or maths of its shape, which lies in memory as it does
     and is made by none of the nodes inside."""
+    return _reaches_output(
+        node, lambda user, of: user not in inside and (user.target in VIEWS or _of_one_shape(user, of))
+    )
+
+
+def _reaches_output(node: Node, follows: Callable[[Node, Node], bool]) -> bool:
+    """Whether the graph returns a node, or one behind it. follows: whether a user of a node is looked at."""
     found, left = {node}, [node]
     while left:
-        n = left.pop()
-        for u in n.users:
-            if u.op == "output":
+        of = left.pop()
+        for user in of.users:
+            if user.op == "output":
                 return True
-            if u not in found and u not in inside and (u.target in VIEWS or _alike(u, n)):
-                found.add(u)
-                left.append(u)
+            if user not in found and follows(user, of):
+                found.add(user)
+                left.append(user)
     return False
 
 
-def _alike(a: Node, b: Node) -> bool:
-    """Whether both are tensors of one shape."""
-    shapes = [v.shape if isinstance(v := n.meta.get("val"), torch.Tensor) else None for n in (a, b)]
-    return shapes[0] is not None and shapes[0] == shapes[1]
+def _of_one_shape(a: Node, b: Node) -> bool:
+    """Whether both are tensors, and of one shape whatever moves."""
+    x, y = a.meta.get("val"), b.meta.get("val")
+    return isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor) and alike(x.shape, y.shape)
 
 
 def repeats(node: Node) -> bool:
