@@ -4,6 +4,7 @@ formula of the size replaced by its largest value in turn."""
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -113,16 +114,31 @@ LAST_ROWS = [
 @pytest.mark.parametrize(("most", "rows", "height", "cluster"), LAST_ROWS)
 def test_the_last_row_of_tiles_has_all_its_rows(most: int, rows: int, height: int, cluster: str) -> None:
     """Also where the smallest size and the largest leave as many: what is loaded follows the size."""
-    program = sequences(B=tg.dim("B", max=most), S=rows, N=128, K=128)
-    cut = {"tiles": {"y": (height, 64, 64)}, "cluster": {"y": cluster}}
-    plan = tg.plan(program, on=4, target="cuda-emulated", **cut)
+    edges = {n for row in (64, 128, 192, 256) for n in (row // rows, row // rows + 1)}
+    sizes = sorted(n for n in {1, 2, most // 2, most - 1, most, *edges} if 1 <= n <= most)
+    rows_are_there(most, rows, (height, 64, 64), cluster, sizes)
+
+
+@pytest.mark.parametrize(("height", "width", "cluster"), [(144, 256, "4:n"), (72, 256, "2:n")])
+def test_ctas_that_share_a_tile_load_no_more_rows_than_it_has(height: int, width: int, cluster: str) -> None:
+    """Where the tile is no eights for each CTA, and its last rows fill it but for a few."""
+    sizes = (height - 1, 2 * height - 9, 2 * height - 1, 3 * height - 1)
+    rows_are_there(3 * height, 1, (height, width, 64), cluster, sizes)
+
+
+def rows_are_there(
+    most: int, rows: int, tile: tuple[int, int, int], cluster: str, sizes: Iterable[int]
+) -> None:
+    """Of a product of up to `most` times so many rows, cut so, at these sizes."""
+    program = sequences(B=tg.dim("B", max=most), S=rows, N=2 * tile[1], K=128)
+    cut = {"tiles": {"y": tile}, "cluster": {"y": cluster}}
+    plan = tg.plan(program, on=int(cluster[0]) * 4, target="cuda-emulated", **cut)
     assert isinstance(plan, MovingPlan)
     proof = tg.verify(plan)
     kernel = MovingKernel((Regime(plan, proof, made(plan, proof, known()["sm_90a"].emit(plan.open))),))
-    edges = {n for row in (64, 128, 192, 256) for n in (row // rows, row // rows + 1)}
-    for size in sorted(n for n in {1, 2, most // 2, most - 1, most, *edges} if 1 <= n <= most):
+    for size in sizes:
         x, w = drawn(filled(program, plan.dim, size))
-        wanted = (x.float() @ w.float().T).reshape(size, rows, 128)
+        wanted = (x.float() @ w.float().T).reshape(size, rows, 2 * tile[1])
         error = (kernel(x, w).float() - wanted).abs().amax(dim=(1, 2))
         assert float(error.max()) < 0.5, (size, error)
 

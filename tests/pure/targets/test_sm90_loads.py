@@ -99,6 +99,13 @@ def test_no_copy_moves_more_than_256_rows(width: int) -> None:
             check(op)
 
 
+def test_what_the_last_rows_load_is_no_more_than_a_tile() -> None:
+    """Else there is a map for them, and a case that no CTA ever takes. 118 rows of 120, four CTAs."""
+    cut = {"tiles": {"y": (120, 256, 64)}, "cluster": {"y": "4:n"}, "pingpong": {"y": True}}
+    text = generate(Case("", gemm, {"M": 358, "N": 256, "K": 128}, cut).plan()).text
+    assert "y_a" in text and "y_a_tail" not in text
+
+
 GATED = [(64, 48, 64), (64, 16, 128), (128, 80, 64), (128, 48, 192), (256, 96, 64)]
 GATED_SWAPPED = [(72, 128, 64), (88, 256, 64), (48, 64, 64)]
 

@@ -112,11 +112,13 @@ class LinearLoads:
 
     @cached_property
     def _last_rows(self) -> Size:
-        """Of activations, in the last of them. Each quotient rises with a size that moves, as rounding needs
-        it; their difference does not."""
-        rows = self.code.bound.out[0]
-        unit = 8 * self._sharing_a
-        return unit * ceil_div(rows, unit) - self._height * (self._down - 1)
+        """Of activations, in the last of them: eights for each CTA that loads a share, and no more than a row
+        of tiles has. Each quotient rises with a size that moves, as rounding needs it; their difference does
+        not."""
+        rows, ctas = self.code.bound.out[0], self._sharing_a
+        share, most_rows = 8 * ceil_div(rows, 8 * ctas), self._height // ctas
+        last = share - most_rows * (self._down - 1)
+        return ctas * (smallest(most_rows, last) if most_rows % 8 else last)
 
     @cached_property
     def _linears(self) -> int:
