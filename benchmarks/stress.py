@@ -3,10 +3,10 @@ products must give the same bits, always.
 
 python -m benchmarks.stress [LAUNCHES [WORD]]: at least that many launches (default 100,000) over the cases of
 tests/gpu/gemms.py, plain and packed, at several sizes, and of tests/gpu/ops.py, or those of them whose names
-hold a word; outputs, intermediates and the rows of caches that the launch appends are NaN before each launch,
-and each result is compared on the GPU, bit for bit, with the kernel's that does not sleep. (Not poisoned,
-they would hold what the launch before left there: the right values.) Prints one line a shape; status 1 on any
-difference.
+hold a word. A pool of processes compiles them first. Outputs, intermediates and the rows of caches that the
+launch appends are NaN before each launch, and each result is compared on the GPU, bit for bit, with the
+kernel's that does not sleep. (Not poisoned, they would hold what the launch before left there: the right
+values.) Prints one line a shape; status 1 on any difference.
 """
 
 from __future__ import annotations
@@ -15,19 +15,26 @@ import dataclasses
 import os
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from multiprocessing import get_context
 from typing import Any
 
 import torch
 
 import tilegen as tg
+from benchmarks.precompile import alone, plans_of
 from tests.gpu.gemms import CASES, Case
 from tests.gpu.ops import NORMED, OPS
+from tilegen.bench.contenders import Way
 from tilegen.frontend.program import Program
 from tilegen.kernels.cuda_kernel import CudaKernel
+from tilegen.options import Options
 from tilegen.runtime.data import random_arguments
 from tilegen.targets.sm90.library import HopperLibrary
 
 
+@cache
 def shapes() -> list[tuple[Case, bool]]:
     """(case, packed) of every chain of GeMMs at its own size and at two others, and of all other ops'
     cases."""
@@ -43,6 +50,23 @@ def shapes() -> list[tuple[Case, bool]]:
             )
             found += [(made, False), *([(made, True)] if case.packed else [])]
     return found
+
+
+def compile_shape(n: int) -> None:
+    """Both kernels of the nth shape, into the cache that `stress` reads; needs no GPU."""
+    case, packed = shapes()[n]
+    (plan,) = plans_of(case.program, Options.of(**case.options), Way(lowering="persistent"))
+    weights = frozenset(t.name for t in case.program.arguments if packed and t.role == "weight")
+    for names in {frozenset[str](), weights & set(plan.arguments)}:
+        HopperLibrary(plan, names)
+    HopperLibrary(plan, weights, "jitter")
+
+
+def compile_shapes(word: str, jobs: int) -> None:
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=alone) as pool:
+        wanted = [n for n, (case, _) in enumerate(shapes()) if word in case.name]
+        for done in [pool.submit(compile_shape, n) for n in wanted]:
+            done.result()
 
 
 def appended(program: Program, arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -87,6 +111,7 @@ def main(arguments: list[str]) -> int:
     word = arguments[1] if len(arguments) > 1 else ""
     cases, failed = [shape for shape in shapes() if word in shape[0].name], 0
     each = -(-total // len(cases))
+    compile_shapes(word, max(1, (os.cpu_count() or 2) - 1))
     for case, packed in cases:
         wrong = stress(case, packed, each)
         failed += wrong > 0

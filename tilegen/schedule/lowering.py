@@ -1,6 +1,7 @@
 """One launch of all ops with tile sync, or a launch of each: which the cost model says is faster.
 
-    one launch = longer · (makespan + launch + start) - hidden · (ops - 1), of whole nets of many rows nothing
+    one launch = longer · (makespan + launch + start) + entry - hidden · (ops - 1), of whole nets of many rows
+                 nothing is hidden; entry: of convolutions
     launches   = Σ over ops of the op alone
 
 In one launch all ops have the clusters and the ring that suit them together; in launches of their own each
@@ -33,9 +34,10 @@ MOST_HIDDEN, FEW_ROWS = 20, 64
 # fitted to programs that were timed both ways (benchmarks.calibrate measure --mixed and --nets)
 LEAST_US = 2.8  # from one launch to the next, however little it does
 LAUNCH_US, START_US = 0.14, 1.4  # of a launch of an op by threads; and besides where all SMs have a CTA
-# of an op after another in one launch, which the simulator does not see; of more than MANY_ROWS rows, but
-# for convolutions
+# of an op after another in one launch, which the simulator does not see; of more than MANY_ROWS rows; of
+# convolutions, of which a launch takes longer to begin and end, too
 HIDDEN_US, HIDDEN_OF_MANY_US, MANY_ROWS = 1.4, 0.7, 256
+HIDDEN_OF_CONVOLUTIONS_US, ENTRY_OF_CONVOLUTIONS_US = 1.8, 1.5
 LONGER, LONGER_OF_CONVOLUTIONS = 1.08, 1.06  # of its modelled time one launch takes
 
 
@@ -69,10 +71,11 @@ def modelled_lowering(program: Program, place: Place, made: Plan | None = None) 
 
 def one_launch_us(made: Plan, ops: int) -> float:
     """A launch of all ops, of which there are so many."""
-    longer = LONGER_OF_CONVOLUTIONS if made.graph.ops_of(ConvAttributes) else LONGER
-    rates = rates_of(made.machine)
-    hidden = _hidden_us(made, ops) * (ops - 1)
-    return (simulate(made).makespan + rates.launch + rates.start) * longer - hidden
+    rates, hidden = rates_of(made.machine), _hidden_us(made, ops) * (ops - 1)
+    us = simulate(made).makespan + rates.launch + rates.start
+    if made.graph.ops_of(ConvAttributes):
+        return us * LONGER_OF_CONVOLUTIONS + ENTRY_OF_CONVOLUTIONS_US - hidden
+    return us * LONGER - hidden
 
 
 def _hidden_us(made: Plan, ops: int) -> float:
@@ -80,8 +83,9 @@ def _hidden_us(made: Plan, ops: int) -> float:
     rows = [math.prod(map(int, b.out[:-1])) for b in made.bounds if on_wgmma(b, made.machine)]
     if ops > MOST_HIDDEN and (not rows or max(rows) > FEW_ROWS):
         return 0.0
-    many = rows and max(rows) > MANY_ROWS and not made.graph.ops_of(ConvAttributes)
-    return HIDDEN_OF_MANY_US if many else HIDDEN_US
+    if made.graph.ops_of(ConvAttributes):
+        return HIDDEN_OF_CONVOLUTIONS_US
+    return HIDDEN_OF_MANY_US if rows and max(rows) > MANY_ROWS else HIDDEN_US
 
 
 def alone_us(launch: Plan) -> float:
