@@ -72,7 +72,7 @@ def compile_shapes(word: str, jobs: int) -> None:
 def appended(program: Program, arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The rows of the states that a launch writes: the last ones, since random_arguments gives the last
     position."""
-    position = next((int(a[0]) for a in arguments if a.dtype == torch.int32), 0)
+    position = next((int(a) for a in arguments if a.dtype == torch.int32 and a.numel() == 1), 0)
     return [a[:, position:] for t, a in zip(program.arguments, arguments, strict=True) if t.role == "state"]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import tests.oracles.sass as sass
 import tilegen as tg
-from tests.gpu.gemms import Case, gated, mlp
+from tests.gpu.gemms import Case, gated, gemm, mlp
 from tilegen.errors import CompileError, PlanError
 from tilegen.runtime.nvrtc import compile_cuda
 from tilegen.schedule.plan import Plan
@@ -65,6 +65,12 @@ def test_clusters_that_split_sums_have_tiles_of_one_kind_in_a_launch() -> None:
     refused(words, mlp(H=512, I=512), tiles=heights, cluster={"up": "4:k", "down": "4:k"})
     words = "a launch has clusters of one size and single CTAs: 'down' is run by clusters of 2"
     refused(words, mlp(), tiles=dict.fromkeys(heights, (64, 64, 64)), cluster={"up": "4:k", "down": 2})
+
+
+@pytest.mark.parametrize("cluster", [2, "2:m", "2:n"])
+def test_what_threads_compute_is_run_by_no_cluster(cluster: Any) -> None:
+    """Rows of 69 numbers are none that TMA loads. Each CTA would compute the whole tile."""
+    refused("threads of one CTA compute it, expected no cluster", gemm(K=69), cluster={"y": cluster})
 
 
 def refused_by_generator(plan: Plan, words: str) -> None:

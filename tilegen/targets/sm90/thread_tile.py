@@ -20,6 +20,14 @@ class ThreadTile(ThreadOp):
     maps: ClassVar[tuple[Map, ...]] = ()
     proxies: ClassVar[Proxies] = Proxies()
 
+    def _problem(self) -> str:
+        if self.bound.op.cluster > 1:
+            return (
+                "on sm_90a the threads of one CTA compute it, expected no cluster, not"
+                f" {self.bound.op.cluster_option!r}"
+            )
+        return super()._problem()
+
     @property
     def needs(self) -> Needs:
         """It takes no stage of the ring, which goes on filling for the next tile."""
