@@ -9,7 +9,7 @@ import pytest
 from tests.emulated.kernels import emulated, replaced
 from tests.gpu.gemms import Case
 from tests.gpu.language import reduced
-from tests.gpu.portable import ATTENTIONS, CASES, CAUSAL, LAYERS, PANELS, PIXELS, SHARED, STEEP, TWICE
+from tests.gpu.portable import ATTENTIONS, CASES, CAUSAL, LAYERS, ODD, PANELS, PIXELS, SHARED, STEEP, TWICE
 from tests.shares import share
 
 NUMBERS = Case("numbers", reduced, {"N": 264, "M": 70})
@@ -27,6 +27,11 @@ def test_attention_is_right_under_every_adversary(case: Case) -> None:
 
 @pytest.mark.parametrize("case", SHARED, ids=lambda c: c.name)
 def test_sums_that_warps_share_are_right_under_every_adversary(case: Case) -> None:
+    assert emulated(case, range(3), target="sm_80") == ""
+
+
+@pytest.mark.parametrize("case", ODD, ids=lambda c: c.name)
+def test_operands_from_odd_columns_are_right_under_every_adversary(case: Case) -> None:
     assert emulated(case, range(3), target="sm_80") == ""
 
 

@@ -195,6 +195,14 @@ NORMED = [
 
 
 @tg.spec
+def viewed_pixels(B=1, HW=9, C=64, N=48, dtype="float16"):
+    """y = conv(x) + r, r some channels of a wider tensor, from an odd one on"""
+    x, w = tg.input("x", (B, HW, HW, C), dtype), tg.weight("w", (N, 3, 3, C), dtype)
+    _, r, _ = tg.input("z", (B, HW, HW, N + 4), dtype).split([1, N, 3])
+    return tg.add(tg.conv2d(x, w, padding=1, name="y"), r, name="sum")
+
+
+@tg.spec
 def pair(B=1, HW=14, C=64, N=0, size=3, stride=1, dilation=1, dtype="float16"):
     """Two convolutions, the second with a residual where the shape is kept: y = relu(conv(relu(conv(x))) +
     x)."""

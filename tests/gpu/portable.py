@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.gpu.gemms import Case, gated, gemm
+from tests.gpu.gemms import Case, gated, gemm, viewed
 from tests.gpu.int8 import INT8
 from tests.gpu.language import LANGUAGE
 from tests.gpu.ops import (
@@ -16,6 +16,7 @@ from tests.gpu.ops import (
     cached,
     heads_alone,
     pair,
+    viewed_pixels,
 )
 
 LAYERS = [c for c in OPS if c.name.startswith(("gpt_layer B=2", "llama_layer B=2"))]
@@ -67,6 +68,12 @@ SHARED = [
         {"tiles": {"gate_up": (64, 32, 64), "down": (64, 16, 64)}, "policies": {"*": "tile"}},
     ),
     PIXELS,
+]
+# an operand of an epilogue whose pairs of columns are not aligned
+ODD = [
+    Case("rows from an odd column on", viewed, {"M": 40, "N": 104, "K": 56}),
+    Case("rows from an odd column on, float32", viewed, {"M": 17, "N": 40, "K": 72, "dtype": "float32"}),
+    Case("pixels from an odd channel on", viewed_pixels, {}),
 ]
 SMALL = [c for c in CONVOLUTIONS if c not in PATCHES and c.program.sizes and dict(c.program.sizes)["HW"] < 15]
 CASES = [*THREADS, *LANGUAGE, *INT8, *SMALL]

@@ -47,7 +47,7 @@ def test_against_float32(case: Case) -> None:
 
 @pytest.mark.parametrize(
     "case",
-    [*portable.CASES, *portable.SHARED, *portable.ATTENTIONS, *portable.LAYERS],
+    [*portable.CASES, *portable.SHARED, *portable.ODD, *portable.ATTENTIONS, *portable.LAYERS],
     ids=lambda c: c.name,
 )
 def test_every_kind_of_op(case: Case) -> None:

@@ -35,6 +35,11 @@ class EpilogueOperand:
         return self.how == "rows"
 
     @property
+    def unpaired(self) -> bool:
+        """Whether two of its columns may not lie in one aligned pair."""
+        return not self.of_row and (self.first % 2 == 1 or (not self.vector and self.pitch % 2 == 1))
+
+    @property
     def at(self) -> str:
         return self.with_pitch(str(self.pitch))
 
@@ -72,19 +77,9 @@ class EpilogueText:
     bound: OpInstance
 
     @property
-    def problem(self) -> str:
-        """Why its operands cannot be read in pairs, or an empty string."""
-        for index, how in self._read:
-            if how == "rows":
-                continue
-            operand = self.bound.op.operands[index]
-            first, pitch = self._first_and_pitch(index)
-            if first % 2 or pitch % 2:
-                return (
-                    f"{operand.tensor!r} has rows of {pitch} elements and is read from column {first}: both"
-                    " must be even"
-                )
-        return ""
+    def by_ones(self) -> bool:
+        """Whether any operand is read number by number."""
+        return any(e.unpaired for e in self.operands)
 
     @property
     def expression(self) -> str:

@@ -75,7 +75,6 @@ class PortableKernel(ThreadKernel):
     tiles: tuple[ThreadTile, ...]
     positions: tuple[Position, ...]  # that the kernel reports where they leave no room in a cache
 
-    by_ones: ClassVar[bool] = False  # whether epilogues of linears read odd rows
     joins_lanes: ClassVar[bool] = False
 
     @property
@@ -86,6 +85,11 @@ class PortableKernel(ThreadKernel):
     def deep(self) -> bool:
         """Whether warps share the sum of any product."""
         return any(op.block.deep > 1 for op in self.products)
+
+    @property
+    def by_ones(self) -> bool:
+        """Whether the epilogue of any product reads number by number."""
+        return any(op.epilogue.by_ones for op in self.products)
 
     @property
     def multiplies_rows(self) -> bool:

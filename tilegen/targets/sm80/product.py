@@ -56,7 +56,7 @@ class PortableProduct(OpText):
         for what, size in (("result columns", self.columns), ("tile columns", self.tile[1])):
             if size % 8:
                 return f"{what} are {size}, expected a multiple of 8"
-        return self.epilogue.problem
+        return ""
 
     # --- the product ----------------------------------------------------------------------------------------
 
@@ -321,5 +321,5 @@ def multiplies_pixels(b: OpInstance) -> bool:
         return False
     first = (b.op.operands[0].columns or (0, 0))[0]
     sizes = (b.shape(1)[3], b.pitch(0), first, b.out[3], b.tile[3] if b.tile else 8)
-    return all(int(n) % 8 == 0 for n in sizes) and not EpilogueText(b).problem
+    return all(int(n) % 8 == 0 for n in sizes)
 
