@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 import tilegen as tg
-from tilegen.frontend.spec import Value
+from tilegen.frontend.value import Value
 from tilegen.graph.graph import Graph
 from tilegen.ops.append import ropes
 from tilegen.ops.attention import AttentionAttributes

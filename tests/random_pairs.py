@@ -14,7 +14,7 @@ from typing import Any
 
 import tilegen as tg
 from tests.random_draws import Draw, divisor, draw_options, heads_of
-from tilegen.frontend.spec import Value
+from tilegen.frontend.value import Value
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import Graph
 from tilegen.schedule.planner import tiled

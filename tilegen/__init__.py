@@ -15,7 +15,8 @@ __version__ = "0.2.0"
 _HOME = {
     "tilegen.ops": ("spec",),  # with all ops, which a tensor's + - * / are
     "tilegen.frontend.program": ("Program",),
-    "tilegen.frontend.spec": ("input", "weight", "state", "Spec", "symbol"),
+    "tilegen.frontend.spec": ("Spec",),
+    "tilegen.frontend.inputs": ("input", "weight", "state", "symbol"),
     "tilegen.frontend.dims": ("dim",),
     "tilegen.ops.gemm": ("linear", "matmul"),
     "tilegen.ops.conv2d": ("conv2d",),

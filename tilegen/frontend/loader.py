@@ -12,8 +12,9 @@ from typing import Any
 
 from tilegen.errors import SpecError, TilegenError
 from tilegen.frontend.dims import Dim, dim
+from tilegen.frontend.inputs import symbol
 from tilegen.frontend.program import Program
-from tilegen.frontend.spec import Spec, symbol
+from tilegen.frontend.spec import Spec
 
 
 def load_module(path: str) -> ModuleType:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tilegen.errors import SpecError
 from tilegen.frontend.attributes import Attributes
 
 # bytes of a number
@@ -157,3 +158,33 @@ class Program:
     @property
     def symbolic(self) -> bool:
         return any(not isinstance(n, int) for t in self.tensors for n in t.shape)
+
+
+def check_rows(program: Program) -> None:
+    """Where any tensor has no rows, no result has any, and nothing is appended."""
+    if not program.empty:
+        return
+    if program.symbolic:
+        raise SpecError(f"{program.name}: a size is 0 beside sizes that are open or move")
+    lacking = next(t for t in program.tensors if 0 in t.shape)
+    written = {c.operands[1].tensor: c.name for c in program.calls if c.kind == "append"}
+    results = {**dict(zip(program.outputs, program.outputs, strict=True)), **written}
+    for name, what in results.items():
+        if 0 not in program.tensor(name).shape:
+            raise SpecError(
+                f"{lacking.name!r} {lacking.shape} has no rows, {what!r} has: {program.tensor(name).shape};"
+                " where any tensor of a program has none, no result may have any",
+                program.tensor(name).where,
+            )
+
+
+def check_acyclic(program: Program) -> None:
+    """Every op reads only tensors that are given or made by an op before it."""
+    made = {t.name for t in program.arguments}
+    for c in program.calls:
+        for operand in c.operands:
+            if operand.tensor not in made:
+                raise SpecError(
+                    f"cycle: {c.name!r} reads {operand.tensor!r}, which no op before it makes", c.where
+                )
+        made.add(c.result)

@@ -13,7 +13,7 @@ import torch
 from torch.fx import Node
 
 from tilegen.errors import SpecError
-from tilegen.frontend.spec import Value
+from tilegen.frontend.value import Value
 from tilegen.graph.fuse_epilogues import renumber
 from tilegen.nn.aten_maths import alike, each, of_columns
 from tilegen.nn.table import TABLE, Entry, Trace, entry

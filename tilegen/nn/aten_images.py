@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tilegen.errors import SpecError
-from tilegen.frontend.spec import Value
+from tilegen.frontend.value import Value
 from tilegen.nn.aten_rows import numbers
 from tilegen.nn.table import TABLE, Trace, as_image, entry, image_of
 from tilegen.nn.views import View

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from tilegen.errors import SpecError
-from tilegen.frontend.spec import Value
+from tilegen.frontend.value import Value
 from tilegen.nn import patterns
 from tilegen.nn.aten_views import seen
 from tilegen.nn.strided import Strided

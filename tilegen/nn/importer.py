@@ -21,8 +21,11 @@ from torch.utils import _pytree as pytree
 
 from tilegen.errors import SpecError
 from tilegen.frontend.dims import Dim, dims_of
+from tilegen.frontend.inputs import input, weight
+from tilegen.frontend.names import RESERVED
 from tilegen.frontend.program import Program, Size
-from tilegen.frontend.spec import RESERVED, Value, builder, building, caller, finish, input, weight
+from tilegen.frontend.spec import finish
+from tilegen.frontend.value import Value, builder, building, caller
 from tilegen.nn import patterns
 from tilegen.nn.adapter import Adapter, Layout, Returned, Taken
 from tilegen.nn.aten import TABLE, VIEWS

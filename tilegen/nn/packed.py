@@ -17,7 +17,7 @@ import torch
 from torch.fx import Node
 
 from tilegen.errors import SpecError
-from tilegen.frontend.spec import Value
+from tilegen.frontend.value import Value
 from tilegen.nn.patterns import COPIES
 from tilegen.nn.views import Atom, View
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from tilegen.errors import SpecError
 from tilegen.frontend.program import Size
-from tilegen.frontend.spec import Value
+from tilegen.frontend.value import Value
 from tilegen.nn.views import View, regrouped
 from tilegen.ops.strided_copy import Piece, merged, pieces_of, strided_copy
 

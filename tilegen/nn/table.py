@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from tilegen.errors import SpecError
-from tilegen.frontend.spec import Value
+from tilegen.frontend.value import Value
 from tilegen.nn.strided import Strided
 from tilegen.nn.views import View
 

@@ -18,7 +18,7 @@ import sympy as sp
 
 from tilegen.errors import SpecError
 from tilegen.frontend.program import Size
-from tilegen.frontend.spec import Value
+from tilegen.frontend.value import Value
 
 
 @dataclass(frozen=True)

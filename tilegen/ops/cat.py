@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilegen.frontend.attributes import Attributes
-from tilegen.frontend.spec import Value, call, caller, tensors
+from tilegen.frontend.call import call, tensors
+from tilegen.frontend.value import Value, caller
 from tilegen.ops.base import Access, Box, OpDef, OpInstance, blocks, ceil_div, need, register, whole
 from tilegen.ops.pointwise import shared_form
 from tilegen.ops.softmax import row_tiles

@@ -10,8 +10,9 @@ from typing import Any
 import sympy as sp
 
 from tilegen.frontend.attributes import Attributes
+from tilegen.frontend.call import call, tensors
 from tilegen.frontend.program import Size
-from tilegen.frontend.spec import Value, call, caller, tensors
+from tilegen.frontend.value import Value, caller
 from tilegen.ops.base import (
     Access,
     Box,

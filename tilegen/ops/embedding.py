@@ -10,8 +10,9 @@ from typing import Any
 import sympy as sp
 
 from tilegen.frontend.attributes import Attributes
+from tilegen.frontend.call import call, declared, tensors
 from tilegen.frontend.program import Size
-from tilegen.frontend.spec import Value, call, caller, declared, tensors
+from tilegen.frontend.value import Value, caller
 from tilegen.ops.base import Access, Box, Interval, OpDef, OpInstance, blocks, ceil_div, need, register, whole
 from tilegen.ops.softmax import row_tiles
 

@@ -9,8 +9,9 @@ from functools import lru_cache
 from typing import Any
 
 from tilegen.frontend.attributes import Attributes
+from tilegen.frontend.call import call, number, tensors
 from tilegen.frontend.program import INT8, PAIRED, Size, numbers_of
-from tilegen.frontend.spec import OPERATORS, Value, call, caller, number, tensors
+from tilegen.frontend.value import OPERATORS, Value, caller
 from tilegen.ops.base import (
     Access,
     Box,

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilegen.frontend.attributes import Attributes
-from tilegen.frontend.spec import Value, call, caller, number, tensors
+from tilegen.frontend.call import call, number, tensors
+from tilegen.frontend.value import Value, caller
 from tilegen.ops.base import Access, Box, OpDef, OpInstance, blocks, ceil_div, need, register, whole
 from tilegen.ops.norm import check_vectors
 

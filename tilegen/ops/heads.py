@@ -8,7 +8,7 @@ from typing import Any
 import sympy as sp
 
 from tilegen.frontend.program import Operand, Size
-from tilegen.frontend.spec import Value
+from tilegen.frontend.value import Value
 from tilegen.ops.base import need
 
 

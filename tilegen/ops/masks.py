@@ -7,7 +7,7 @@ from typing import Any
 import sympy as sp
 
 from tilegen.frontend.program import Operand, Size
-from tilegen.frontend.spec import Value
+from tilegen.frontend.value import Value
 from tilegen.ops.base import Interval, batch_base, blocks, need
 from tilegen.ops.block_mask import hidden_keys
 

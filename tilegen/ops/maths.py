@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilegen.errors import SpecError
-from tilegen.frontend.spec import OPERATORS, Value, caller, number
+from tilegen.frontend.call import number
+from tilegen.frontend.value import OPERATORS, Value, caller
 from tilegen.ops.base import need
 from tilegen.ops.pointwise import plain, pointwise
 

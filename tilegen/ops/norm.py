@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilegen.frontend.attributes import Attributes
+from tilegen.frontend.call import call, number, tensors
 from tilegen.frontend.program import Operand
-from tilegen.frontend.spec import Value, call, caller, number, tensors
+from tilegen.frontend.value import Value, caller
 from tilegen.ops.base import Access, Box, OpDef, OpInstance, blocks, ceil_div, need, register, whole
 from tilegen.ops.pointwise import shared_form
 from tilegen.ops.softmax import row_tiles

@@ -17,7 +17,8 @@ from typing import Any
 
 from tilegen.errors import PlanError, SpecError
 from tilegen.frontend.attributes import Attributes
-from tilegen.frontend.spec import Value, builder, call, caller, tensors
+from tilegen.frontend.call import call, tensors
+from tilegen.frontend.value import Value, builder, caller
 from tilegen.ops.base import Access, Box, OpDef, OpInstance, blocks, ceil_div, need, register
 from tilegen.ops.softmax import row_tiles
 from tilegen.ops.spatial import spatial_tiles

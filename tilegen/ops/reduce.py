@@ -9,7 +9,8 @@ from typing import Any, Literal, get_args
 
 from tilegen.errors import AnalysisError
 from tilegen.frontend.attributes import Attributes
-from tilegen.frontend.spec import Value, call, caller, tensors
+from tilegen.frontend.call import call, tensors
+from tilegen.frontend.value import Value, caller
 from tilegen.ops.base import Access, Box, OpDef, OpInstance, blocks, ceil_div, need, register, whole
 from tilegen.ops.softmax import row_tiles
 

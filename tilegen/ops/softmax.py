@@ -9,8 +9,9 @@ from typing import Any
 import sympy as sp
 
 from tilegen.frontend.attributes import Attributes
+from tilegen.frontend.call import call, number, tensors
 from tilegen.frontend.program import Size
-from tilegen.frontend.spec import Value, call, caller, number, tensors
+from tilegen.frontend.value import Value, caller
 from tilegen.ops.base import (
     Access,
     Box,

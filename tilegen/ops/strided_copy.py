@@ -12,8 +12,10 @@ import sympy as sp
 
 from tilegen.errors import SpecError
 from tilegen.frontend.attributes import Attributes
+from tilegen.frontend.call import call, tensors
+from tilegen.frontend.inputs import check_shape
 from tilegen.frontend.program import ONE_BYTE, Operand, Size
-from tilegen.frontend.spec import OPERATORS, Value, call, caller, check_shape, is_size, tensors
+from tilegen.frontend.value import OPERATORS, Value, caller, is_size
 from tilegen.ops.base import Access, Box, Interval, OpDef, OpInstance, blocks, ceil_div, need, register, whole
 from tilegen.ops.spatial import spatial_tiles
 

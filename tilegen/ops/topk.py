@@ -8,7 +8,8 @@ from typing import Any
 
 from tilegen.errors import AnalysisError
 from tilegen.frontend.attributes import Attributes
-from tilegen.frontend.spec import Value, call, caller, may_go_unused, tensors
+from tilegen.frontend.call import call, may_go_unused, tensors
+from tilegen.frontend.value import Value, caller
 from tilegen.ops.base import Access, Box, OpDef, OpInstance, blocks, ceil_div, need, register, whole
 from tilegen.ops.softmax import row_tiles
 from tilegen.ops.take_along import take_along

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilegen.frontend.attributes import Attributes
-from tilegen.frontend.spec import Value, call, caller, tensors
+from tilegen.frontend.call import call, tensors
+from tilegen.frontend.value import Value, caller
 from tilegen.ops.base import Access, Box, OpDef, OpInstance, blocks, ceil_div, need, register
 from tilegen.ops.conv2d import pair
 from tilegen.ops.spatial import spatial_tiles

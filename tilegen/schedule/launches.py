@@ -7,8 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from tilegen.errors import PlanError
 from tilegen.frontend.dims import the_dim
-from tilegen.frontend.program import Program
-from tilegen.frontend.spec import check_acyclic
+from tilegen.frontend.program import Program, check_acyclic
 from tilegen.graph.by_threads import as_matmuls
 from tilegen.graph.forms import Place
 from tilegen.graph.fuse_epilogues import fuse

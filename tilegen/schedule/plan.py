@@ -22,8 +22,8 @@ from tilegen.arch.machine import Machine, machine_from_json
 from tilegen.errors import AnalysisError, PlanError, SpecError
 from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.dims import Dim
+from tilegen.frontend.names import check_name
 from tilegen.frontend.program import DTYPES, Call, Operand, Size, Tensor, listed
-from tilegen.frontend.spec import check_name
 from tilegen.graph.forms import Proxies
 from tilegen.graph.graph import Graph
 from tilegen.ops.base import CLUSTER_SHAPES, CLUSTER_SPLITS, Epilogue, OpInstance, TileOp, kind

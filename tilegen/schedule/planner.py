@@ -13,8 +13,8 @@ from tilegen.analysis.dependence import Edge
 from tilegen.analysis.regions import tiles_of
 from tilegen.arch.machine import H200, Machine
 from tilegen.errors import PlanError, nearest
-from tilegen.frontend.program import Program
-from tilegen.frontend.spec import as_program, check_acyclic
+from tilegen.frontend.program import Program, check_acyclic
+from tilegen.frontend.spec import as_program
 from tilegen.graph.cost_model import tile_us
 from tilegen.graph.forms import Forms, Place, Proxies
 from tilegen.graph.fuse_epilogues import fuse

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import tilegen as tg
 from tilegen.errors import SpecError
-from tilegen.frontend.spec import Value, building
+from tilegen.frontend.value import Value, building
 from tilegen.nn.views import View
 
 

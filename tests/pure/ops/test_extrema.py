@@ -6,7 +6,7 @@ import sympy as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilegen.frontend.spec import symbol
+from tilegen.frontend.inputs import symbol
 from tilegen.ops.base import K, coord
 from tilegen.ops.extrema import largest, smallest
 
