@@ -13,8 +13,9 @@ from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.dims import most
 from tilegen.frontend.program import Operand
 from tilegen.ops.append import AppendAttributes, ropes
-from tilegen.ops.attention import STATE, AttentionAttributes, forwarded, roped, splits
+from tilegen.ops.attention import AttentionAttributes, forwarded, roped, splits
 from tilegen.ops.base import OpInstance
+from tilegen.ops.combine import STATE
 from tilegen.ops.gemm import normed
 from tilegen.ops.reduce import ReduceAttributes
 from tilegen.ops.rope import RopeAttributes

@@ -33,8 +33,9 @@ from tilegen.errors import PlanError
 from tilegen.frontend.dims import most
 from tilegen.frontend.program import DTYPES, INT8, Size
 from tilegen.ops.append import AppendAttributes
-from tilegen.ops.attention import AttentionAttributes, CombineAttributes
+from tilegen.ops.attention import AttentionAttributes
 from tilegen.ops.cat import CatAttributes
+from tilegen.ops.combine import CombineAttributes
 from tilegen.ops.conv2d import ConvAttributes, GroupedConvAttributes
 from tilegen.ops.conv_transpose2d import ConvTransposeAttributes
 from tilegen.ops.embedding import EmbeddingAttributes

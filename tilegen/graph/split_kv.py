@@ -13,8 +13,9 @@ from dataclasses import replace
 from tilegen.errors import PlanError
 from tilegen.frontend.program import Operand, Tensor
 from tilegen.graph.graph import Graph, refuse_taken
-from tilegen.ops.attention import STATE, AttentionAttributes, CombineAttributes, over_caches
+from tilegen.ops.attention import AttentionAttributes, over_caches
 from tilegen.ops.base import ceil_div
+from tilegen.ops.combine import STATE, CombineAttributes
 
 
 def split_kv(graph: Graph, name: str, splits: int) -> Graph:
