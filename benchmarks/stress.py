@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 import tilegen as tg
-from benchmarks.precompile import alone, plans_of
+from benchmarks.precompile import alone, compile_kernels, plans_of
 from tests.gpu.gemms import CASES, Case
 from tests.gpu.ops import NORMED, OPS
 from tilegen.bench.contenders import Way
@@ -55,10 +55,10 @@ def shapes() -> list[tuple[Case, bool]]:
 def compile_shape(n: int) -> None:
     """Both kernels of the nth shape, into the cache that `stress` reads; needs no GPU."""
     case, packed = shapes()[n]
-    (plan,) = plans_of(case.program, Options.of(**case.options), Way(lowering="persistent"))
+    options, way = Options.of(**case.options), Way(lowering="persistent", prepared=packed)
+    compile_kernels(case.program, options, way, None)
+    (plan,) = plans_of(case.program, options, way)
     weights = frozenset(t.name for t in case.program.arguments if packed and t.role == "weight")
-    for names in {frozenset[str](), weights & set(plan.arguments)}:
-        HopperLibrary(plan, names)
     HopperLibrary(plan, weights, "jitter")
 
 

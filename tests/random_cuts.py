@@ -9,10 +9,8 @@ from __future__ import annotations
 import argparse
 import random
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing import get_context
 from typing import Any
 
@@ -117,11 +115,6 @@ def problem(seed: int) -> str:
     return ""
 
 
-def problems(seeds: range, jobs: int) -> Iterator[str]:
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(partial(problem), seeds)
-
-
 def main() -> int:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
@@ -130,10 +123,12 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     given = parser.parse_args()
     seen = Counter[str]()
-    for told in problems(range(given.first, given.first + given.count), given.jobs):
-        seen["not to be cut so" if told == "none" else "wrong" if told else "right"] += 1
-        if told not in ("", "none"):
-            print(told, flush=True)
+    seeds = range(given.first, given.first + given.count)
+    with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
+        for told in pool.map(problem, seeds):
+            seen["not to be cut so" if told == "none" else "wrong" if told else "right"] += 1
+            if told not in ("", "none"):
+                print(told, flush=True)
     print(", ".join(f"{n} {what}" for what, n in seen.items()))
     return int(seen["wrong"] > 0)
 

@@ -35,11 +35,6 @@ class EpilogueOperand:
         return self.how == "rows"
 
     @property
-    def unpaired(self) -> bool:
-        """Whether two of its columns may not lie in one aligned pair."""
-        return not self.of_row and (self.first % 2 == 1 or (not self.vector and self.pitch % 2 == 1))
-
-    @property
     def at(self) -> str:
         return self.with_pitch(str(self.pitch))
 
@@ -79,7 +74,12 @@ class EpilogueText:
     @property
     def by_ones(self) -> bool:
         """Whether any operand is read number by number."""
-        return any(e.unpaired for e in self.operands)
+        return any(map(self.one_by_one, self.operands))
+
+    def one_by_one(self, e: EpilogueOperand) -> bool:
+        """Whether its pairs of columns are not aligned, or the last is half a pair."""
+        sizes = int(self.bound.out[-1]), e.first, 0 if e.vector else e.pitch
+        return not e.of_row and any(n % 2 for n in sizes)
 
     @property
     def expression(self) -> str:

@@ -60,16 +60,6 @@ class Extras:
         """Loads are guarded, since a tile may hang over the result's edge."""
         return [self._operand(e) for e in self.text.operands]
 
-    @property
-    def by_ones(self) -> bool:
-        """Whether any operand is fetched number by number."""
-        return any(map(self._one_by_one, self.text.operands))
-
-    def _one_by_one(self, e: EpilogueOperand) -> bool:
-        """Whether its pairs of columns are not aligned, or the last is half a pair."""
-        unit = unit_of(int(self.code.bound.out[-1]), e.first, 0 if e.vector else e.pitch)
-        return unit == 1 and not e.of_row
-
     def _operand(self, e: EpilogueOperand) -> dict[str, Any]:
         fetch, near = (
             "tg_fetch_constant" if e.stays else "tg_fetch",
@@ -84,7 +74,7 @@ class Extras:
             pointer, inside = tensor + e.row.removeprefix(f"T.{e.tensor}"), "inside(row)"
             fetched = f"tg_fetch_of_row{'_constant' if e.constant else ''}({pointer}, {inside})"
             warm = f"tg_warm({pointer});"
-        elif self._one_by_one(e):
+        elif self.text.one_by_one(e):
             fetched = f"tg_fetch_ones({pointer}, {inside}, column + 1 < {width})"
             warm = f"tg_warm({pointer});"
         else:

@@ -111,7 +111,7 @@ class Kernel(ThreadKernel):
     @property
     def by_ones(self) -> bool:
         """Whether the epilogue of any product fetches numbers one by one."""
-        return any(op.extras.by_ones for op in self.products)
+        return any(op.extras.text.by_ones for op in self.products)
 
     @property
     def math_looks_early(self) -> bool:
