@@ -9,10 +9,18 @@ import pytest
 from tests.emulated.kernels import emulated, replaced
 from tests.gpu.gemms import Case
 from tests.gpu.language import reduced
+from tests.gpu.ops import pair
 from tests.gpu.portable import ATTENTIONS, CASES, CAUSAL, LAYERS, ODD, PANELS, PIXELS, SHARED, STEEP, TWICE
 from tests.shares import share
 
 NUMBERS = Case("numbers", reduced, {"N": 264, "M": 70})
+PLACES = Case("a place of the filter a panel", pair, {"HW": 9, "C": 64, "dilation": 2})
+APART = Case(
+    "a panel for all warps",
+    pair,
+    {"HW": 16, "C": 64},
+    {"tiles": {n: (1, 16, 16, 64, 64) for n in ("first", "second")}},
+)
 
 
 @pytest.mark.parametrize("case", share(CASES, 4), ids=lambda c: c.name)
@@ -32,6 +40,11 @@ def test_sums_that_warps_share_are_right_under_every_adversary(case: Case) -> No
 
 @pytest.mark.parametrize("case", ODD, ids=lambda c: c.name)
 def test_operands_from_odd_columns_are_right_under_every_adversary(case: Case) -> None:
+    assert emulated(case, range(3), target="sm_80") == ""
+
+
+@pytest.mark.parametrize("case", [PLACES, APART], ids=lambda c: c.name)
+def test_pixels_that_hold_whole_panels_are_right_under_every_adversary(case: Case) -> None:
     assert emulated(case, range(3), target="sm_80") == ""
 
 
@@ -108,12 +121,32 @@ FAULTS: list[tuple[Case, str, Callable[[str], str]]] = [
     (
         PIXELS,
         "a border has the next line's pixel",
-        replaced("< (unsigned)Op::WIDTH;", "<= (unsigned)Op::WIDTH;"),
+        replaced("< (unsigned)Op::WIDTH ?", "<= (unsigned)Op::WIDTH ?"),
     ),
     (
         PIXELS,
         "the filter goes on to its next line a pixel late",
         replaced("n / (Op::FILTER_WIDTH * Op::CHANNELS)", "n / (Op::FILTER_WIDTH * Op::CHANNELS + 8)"),
+    ),
+    (
+        PLACES,
+        "a column of the filter is there where its line is",
+        replaced("columns[pass] >> p.column", "lines[pass] >> p.line"),
+    ),
+    (
+        PLACES,
+        "units of a panel are of the first channels",
+        replaced("(ONE_PLACE ? 8 * unit : 0)", "0"),
+    ),
+    (
+        APART,
+        "the bias of eight columns is that of those before",
+        replaced("row >= 0 && column < end.column, with[n + i]", "row >= 0 && column < end.column, with[n]"),
+    ),
+    (
+        PIXELS,
+        "the bias is that of another thread's columns",
+        replaced("begin.column + 2 * (threadIdx.x % pairs)", "begin.column"),
     ),
     (
         PIXELS,

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from tests.gpu.gemms import CASES, Case, mlp
+from tests.gpu.ops import pair
 from tests.gpu.portable import TWICE
 from tests.shares import share
 from tilegen.arch import gpus
@@ -18,7 +19,7 @@ from tilegen.targets.cpu.emit import generate as generate_cpu
 from tilegen.targets.sm80.block import REGISTERS, ROOM, best_block
 from tilegen.targets.sm80.emit import generate
 from tilegen.targets.sm80.library import PortableLibrary
-from tilegen.targets.sm80.product import PortableLinear
+from tilegen.targets.sm80.product import LARGEST_FILTER, PortableLinear, multiplies_pixels
 
 NAMES = {c.name: c for c in CASES}
 ELSEWHERE = ["mlp, M = 1000, tile policy", "gated, rows shared", "block", "split sum"]
@@ -42,6 +43,18 @@ def test_compiles_for_sm_80(case: Case) -> None:
 @pytest.mark.parametrize("case", TWICE, ids=lambda c: c.name)
 def test_attention_of_twice_the_rows_spills_nothing(case: Case, architecture: str) -> None:
     compiles(case, architecture)
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_86", "sm_90"])
+@pytest.mark.parametrize(("pixels", "channels"), [(56, 64), (28, 128), (14, 256), (7, 512), (40, 96)])
+def test_convolutions_spill_nothing(pixels: int, channels: int, architecture: str) -> None:
+    compiles(Case("pair", pair, {"B": 8, "HW": pixels, "C": channels}), architecture)
+
+
+@pytest.mark.parametrize(("width", "by_product"), [(LARGEST_FILTER, True), (LARGEST_FILTER + 2, False)])
+def test_a_product_has_a_bit_for_each_column_of_a_filter(width: int, by_product: bool) -> None:
+    plan = Case("wide", pair, {"HW": 30, "size": width}).plan(target="sm_80")
+    assert multiplies_pixels(plan.bounds[0]) == by_product
 
 
 @pytest.mark.parametrize("architecture", ["sm_86", "sm_89", "sm_90", "sm_100", "sm_120"])

@@ -11,22 +11,29 @@ from tilegen.arch import gpus
 WARPS = 8
 REGISTERS = 200  # of a thread for sums and fragments; the rest holds addresses
 STAGES = 3  # the fewest
-PANELS = (64, 32)  # columns of K of a panel, the narrow ones only where no warps share a sum
+PANELS = (64, 32)  # columns of K of a panel
 SLOT = 128  # bytes of shared memory for the next tile's rank
 ROOM = gpus.SM_86.shared_block - SLOT  # what every GPU has
-BARRIER = 7  # clocks of each chunk's, at the least
+# Clocks, fitted to 37 tiles and blocks of pairs of convolutions on an H200 (docs/perf-log.md)
+MMA = 2.5  # of an SM for one of a warp: four warps' at a time
+BARRIER = 165  # of each stage's: all warps meet, and begin with nothing in their registers
+SHARED = 125  # bytes a clock that shared memory takes and gives
+L2 = 52  # bytes a clock that an SM gets
+BESIDE = 6000  # of a block beside its products: until the first chunk is there, and from the last one on
 
 
 @dataclass(frozen=True)
 class Block:
     """8 warps. Of each stage of K a *panel* belongs to as many of them as have its number: `deep` panels;
-    of a panel's warps `across` lie side by side, each with m x 16 rows and n x 8 columns of each group."""
+    of a panel's warps `across` lie side by side, each with m x 16 rows and n x 8 columns of each group.
+    of_pixels: rows are gathered from images."""
 
     across: int
     m: int
     n: int
     groups: int
     deep: int = 1
+    of_pixels: bool = False
 
     @property
     def down(self) -> int:
@@ -48,8 +55,9 @@ class Block:
 
     @property
     def registers(self) -> int:
-        """Sums, and two sets of fragments."""
-        return 4 * self.m * self.n * self.groups + 2 * (4 * self.m + 2 * self.n * self.groups)
+        """Sums, two sets of fragments, and where the pixels are whose units a thread copies, every 32nd."""
+        pixels = 4 * math.ceil(self.rows / 32) if self.of_pixels else 0
+        return 4 * self.m * self.n * self.groups + 2 * (4 * self.m + 2 * self.n * self.groups) + pixels
 
     @property
     def pitch(self) -> int:
@@ -65,33 +73,34 @@ class Block:
     def panel(self, room: int) -> int:
         """The widest of which three stages fit into so many bytes of shared memory; 0: none."""
         row = 2 * STAGES * self.loaded * self.deep
-        return next((n for n in PANELS if row * n <= room and (self.deep == 1 or n == PANELS[0])), 0)
+        return next((n for n in PANELS if row * n <= room), 0)
 
     def fits(self, room: int) -> bool:
         return self.registers <= REGISTERS and self.panel(room) > 0 and self.summed_bytes <= room
 
     def cost(self, tm: int, tn: int, depth: int, room: int = ROOM) -> float:
-        """Clocks for 16 columns of K of a tile: the slowest of multiplying, reading fragments and loading,
-        and a little of all three; and the barrier of a stage, which deep blocks have fewer of. Sums of panels
-        are written and read once."""
+        """Clocks for 16 columns of K of a tile: the slowest of multiplying, shared memory and loading; the
+        barrier of a stage, which deep blocks have fewer of; panels' sums, written and read once; and a
+        block's begin and end."""
         blocks = math.ceil(tm / self.rows) * math.ceil(tn / self.columns)
         warps = WARPS // self.deep
-        multiply = warps * self.m * self.n * self.groups * 1.6  # 2,500 FLOP a clock
-        fragments = warps * (self.m * 512 + self.n * self.groups * 256) / 128
-        # 32 bytes a row; an SM gets 32 bytes a clock from L2
-        load = min(tm, self.rows) + self.groups * min(tn, self.columns)
-        sums = 2 * self.summed_bytes / 128 * 16 / depth
+        multiply = warps * self.m * self.n * self.groups * MMA
+        fragments = warps * (self.m * 512 + self.n * self.groups * 256)
+        copied = 32 * (min(tm, self.rows) + self.groups * min(tn, self.columns))
+        sums = 2 * self.summed_bytes / SHARED * 16 / depth
         barriers = BARRIER * 16 / (self.deep * self.panel(room))
-        busy = max(multiply, fragments, load) + 0.1 * (multiply + fragments + load)
-        return blocks * (busy + sums + barriers)
+        busy = max(multiply, (fragments + copied) / SHARED, copied / L2)
+        return blocks * (busy + sums + barriers + BESIDE * 16 / depth)
 
 
 @lru_cache(maxsize=4096)
-def best_block(tm: int, tn: int, groups: int, depth: int = 1024, room: int = ROOM) -> Block:
+def best_block(
+    tm: int, tn: int, groups: int, depth: int = 1024, room: int = ROOM, of_pixels: bool = False
+) -> Block:
     """The cheapest block that fits registers and `room` bytes of shared memory; larger than the tile, whose
     edge then bounds it, or smaller and repeated."""
     found = [
-        Block(across, m, n, groups, deep)
+        Block(across, m, n, groups, deep, of_pixels)
         for deep in (1, 2, 4, 8)
         for across in (1, 2, 4, 8)
         if across * deep <= WARPS
@@ -100,5 +109,5 @@ def best_block(tm: int, tn: int, groups: int, depth: int = 1024, room: int = ROO
     ]
     return min(
         (b for b in found if b.fits(room)),
-        key=lambda b: (b.cost(tm, tn, depth, room), b.registers, b.deep, b.across),
+        key=lambda b: (b.cost(tm, tn, depth, room), b.registers, b.deep, -b.across),
     )

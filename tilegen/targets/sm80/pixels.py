@@ -8,12 +8,10 @@ from collections.abc import Iterator
 from tilegen.arch.machine import Machine
 from tilegen.frontend.dims import most
 from tilegen.ops.base import OpInstance, ceil_div
-from tilegen.targets.sm80.block import best_block
+from tilegen.targets.sm80.block import SLOT, best_block
 
-MOST_PIXELS = 128  # of a tile
+MOST_PIXELS = 256  # of a tile
 FILTERS = (128, 64, 32)  # of a tile
-# clocks of a tile beside its products: until the first chunk is there, and from the last one on
-BESIDE = 4000
 
 
 def pixel_tiles(b: OpInstance, machine: Machine) -> list[tuple[int, ...]]:
@@ -21,14 +19,15 @@ def pixel_tiles(b: OpInstance, machine: Machine) -> list[tuple[int, ...]]:
     images, lines, pixels, filters = (most(n) for n in b.out)
     channels = int(b.shape(1)[3])
     depth = math.prod(int(n) for n in b.shape(1)[1:])
+    room = machine.architecture.shared_block - SLOT
 
     def cost(tile: tuple[int, ...]) -> float:
         tb, th, tw, tn = tile
         count = (
             ceil_div(images, tb) * ceil_div(lines, th) * ceil_div(pixels, tw) * ceil_div(filters, tn)
         )
-        clocks = best_block(tb * th * tw, tn, 1, depth).cost(tb * th * tw, tn, depth)
-        return ceil_div(count, machine.sms) * (clocks * depth / 16 + BESIDE)
+        block = best_block(tb * th * tw, tn, 1, depth, room, of_pixels=True)
+        return ceil_div(count, machine.sms) * block.cost(tb * th * tw, tn, depth, room)
 
     boxes = set(_boxes(images, lines, pixels))
     widths = {min(n, filters) for n in FILTERS}

@@ -26,6 +26,7 @@ from tilegen.targets.sm80.block import SLOT, Block, best_block
 from tilegen.targets.sm80.thread_tile import Need, needs
 
 STAGES = 16  # more than this hides nothing more
+LARGEST_FILTER = 27  # lines or pixels: a thread has a bit for each (tg_pixels)
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class PortableProduct(OpText):
 
     @cached_property
     def block(self) -> Block:
-        return best_block(*self.tile, self.groups, self.depth, self._room)
+        return best_block(*self.tile, self.groups, self.depth, self._room, self.of_pixels)
 
     @cached_property
     def panel(self) -> int:
@@ -316,8 +317,11 @@ class PortableConv(PortableProduct):
 
 
 def multiplies_pixels(b: OpInstance) -> bool:
-    """Whether a convolution is such a product: numbers of two bytes, its channels whole 16-byte units."""
+    """Whether a convolution is such a product: numbers of two bytes, its channels whole 16-byte units, its
+    filter not too large."""
     if not isinstance(b.attributes, ConvAttributes) or DTYPES[b.dtype(0)] != 2:
+        return False
+    if max(map(int, b.shape(1)[1:3])) > LARGEST_FILTER:
         return False
     first = (b.op.operands[0].columns or (0, 0))[0]
     sizes = (b.shape(1)[3], b.pitch(0), first, b.out[3], b.tile[3] if b.tile else 8)
