@@ -141,12 +141,12 @@ FAULTS: list[tuple[Case, str, Callable[[str], str]]] = [
     (
         APART,
         "the bias of eight columns is that of those before",
-        replaced("row >= 0 && column < end.column, with[n + i]", "row >= 0 && column < end.column, with[n]"),
+        replaced("row >= 0 && column < end.column, with.of[n + i]", "row >= 0 && column < end.column, with.of[n]"),
     ),
     (
         PIXELS,
         "the bias is that of another thread's columns",
-        replaced("begin.column + 2 * (threadIdx.x % pairs)", "begin.column"),
+        replaced("2 * (threadIdx.x % PAIRS)", "0"),
     ),
     (
         PIXELS,

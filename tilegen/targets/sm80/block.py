@@ -14,12 +14,12 @@ STAGES = 3  # the fewest
 PANELS = (64, 32)  # columns of K of a panel
 SLOT = 128  # bytes of shared memory for the next tile's rank
 ROOM = gpus.SM_86.shared_block - SLOT  # what every GPU has
-# Clocks, fitted to 37 tiles and blocks of pairs of convolutions on an H200 (docs/perf-log.md)
-MMA = 2.5  # of an SM for one of a warp: four warps' at a time
-BARRIER = 165  # of each stage's: all warps meet, and begin with nothing in their registers
-SHARED = 125  # bytes a clock that shared memory takes and gives
-L2 = 52  # bytes a clock that an SM gets
-BESIDE = 6000  # of a block beside its products: until the first chunk is there, and from the last one on
+# Clocks, fitted to 41 tiles and blocks of pairs of convolutions on an H200 (docs/perf-log.md)
+MMA = 2.1  # of an SM for one of a warp: four warps' at a time
+BARRIER = 146  # of each stage's: warps meet, and begin without fragments; twice that where panels are narrow
+SHARED = 147  # bytes a clock that shared memory takes and gives
+L2 = 67  # bytes a clock that an SM gets
+BESIDE = 7000  # of a block beside its products: until the first chunk is there, and from the last one on
 
 
 @dataclass(frozen=True)
@@ -87,10 +87,13 @@ class Block:
         multiply = warps * self.m * self.n * self.groups * MMA
         fragments = warps * (self.m * 512 + self.n * self.groups * 256)
         copied = 32 * (min(tm, self.rows) + self.groups * min(tn, self.columns))
-        sums = 2 * self.summed_bytes / SHARED * 16 / depth
-        barriers = BARRIER * 16 / (self.deep * self.panel(room))
-        busy = max(multiply, (fragments + copied) / SHARED, copied / L2)
-        return blocks * (busy + sums + barriers + BESIDE * 16 / depth)
+        sums = 2 * self.summed_bytes / SHARED
+        panel = self.panel(room)
+        chunk = self.deep * panel
+        whole = math.ceil(depth / chunk) * chunk / depth  # the last chunk is multiplied with what it lacks
+        barrier = BARRIER * PANELS[0] / panel * 16 / chunk
+        busy = max(multiply, (fragments + copied) / SHARED, copied / L2) + barrier
+        return blocks * (busy * whole + (sums + BESIDE) * 16 / depth)
 
 
 @lru_cache(maxsize=4096)
