@@ -101,7 +101,7 @@ FAULTS: list[tuple[Case, str, Callable[[str], str]]] = [
     (
         PANELS,
         "a panel is left out",
-        replaced("sum.of[g].x += v.x", "if (panel > 0) sum.of[g].x += v.x"),
+        replaced("tg_add_four(sum[0]", "if (panel > 0) tg_add_four(sum[0]"),
     ),
     (
         PANELS,
@@ -141,12 +141,12 @@ FAULTS: list[tuple[Case, str, Callable[[str], str]]] = [
     (
         APART,
         "the bias of eight columns is that of those before",
-        replaced("row >= 0 && column < end.column, with.of[n + i]", "row >= 0 && column < end.column, with.of[n]"),
+        replaced("with.of[n + i]", "with.of[n]"),
     ),
     (
         PIXELS,
         "the bias is that of another thread's columns",
-        replaced("2 * (threadIdx.x % PAIRS)", "0"),
+        replaced("8 * (threadIdx.x % EIGHTS)", "0"),
     ),
     (
         PIXELS,

@@ -15,11 +15,12 @@ PANELS = (64, 32)  # columns of K of a panel
 SLOT = 128  # bytes of shared memory for the next tile's rank
 ROOM = gpus.SM_86.shared_block - SLOT  # what every GPU has
 # Clocks, fitted to 41 tiles and blocks of pairs of convolutions on an H200 (docs/perf-log.md)
-MMA = 2.1  # of an SM for one of a warp: four warps' at a time
-BARRIER = 146  # of each stage's: warps meet, and begin without fragments; twice that where panels are narrow
-SHARED = 147  # bytes a clock that shared memory takes and gives
-L2 = 67  # bytes a clock that an SM gets
-BESIDE = 7000  # of a block beside its products: until the first chunk is there, and from the last one on
+MMA = 1.9  # of an SM for one of a warp: four warps' at a time
+BARRIER = 135  # of each stage's: warps meet, and begin without fragments; twice that where panels are narrow
+SHARED = 162  # bytes a clock that shared memory takes and gives
+GATHER = 0.15  # of a gathered row's 16 columns
+L2 = 74  # bytes a clock that an SM gets
+BESIDE = 6400  # of a block beside its products: until the first chunk is there, and from the last one on
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,8 @@ class Block:
         chunk = self.deep * panel
         whole = math.ceil(depth / chunk) * chunk / depth  # the last chunk is multiplied with what it lacks
         barrier = BARRIER * PANELS[0] / panel * 16 / chunk
-        busy = max(multiply, (fragments + copied) / SHARED, copied / L2) + barrier
+        gathered = GATHER * self.rows if self.of_pixels else 0
+        busy = max(multiply, (fragments + copied) / SHARED, copied / L2) + gathered + barrier
         return blocks * (busy * whole + (sums + BESIDE) * 16 / depth)
 
 
