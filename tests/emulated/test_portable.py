@@ -101,7 +101,7 @@ FAULTS: list[tuple[Case, str, Callable[[str], str]]] = [
     (
         PANELS,
         "a panel is left out",
-        replaced("tg_add_four(sum[0]", "if (panel > 0) tg_add_four(sum[0]"),
+        replaced("sum[n].of[g].x += v.x", "if (panel > 0) sum[n].of[g].x += v.x"),
     ),
     (
         PANELS,
@@ -146,7 +146,7 @@ FAULTS: list[tuple[Case, str, Callable[[str], str]]] = [
     (
         PIXELS,
         "the bias is that of another thread's columns",
-        replaced("8 * (threadIdx.x % EIGHTS)", "0"),
+        replaced("2 * (threadIdx.x % PAIRS)", "0"),
     ),
     (
         PIXELS,
