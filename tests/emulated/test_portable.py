@@ -101,7 +101,7 @@ FAULTS: list[tuple[Case, str, Callable[[str], str]]] = [
     (
         PANELS,
         "a panel is left out",
-        replaced("sum[n].of[g].x += v.x", "if (panel > 0) sum[n].of[g].x += v.x"),
+        replaced("sum.of[g].x += v.x", "if (panel > 0) sum.of[g].x += v.x"),
     ),
     (
         PANELS,
