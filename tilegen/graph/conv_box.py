@@ -151,7 +151,7 @@ class ConvBox:
     def blocks(self) -> int:
         """Products of a step with a block of channels: those of a filter (line), or of the channels of a
         position."""
-        return math.prod(self.filter) // self.positions if self.slides else self.depth // 64
+        return math.prod(self.filter) // self.positions if self.slides else ceil_div(self.depth, 64)
 
     @property
     def blocks_loaded(self) -> int:

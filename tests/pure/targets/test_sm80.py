@@ -57,6 +57,13 @@ def test_a_product_has_a_bit_for_each_column_of_a_filter(width: int, by_product:
     assert multiplies_pixels(plan.bounds[0]) == by_product
 
 
+def test_steps_of_a_convolution_may_have_few_channels() -> None:
+    """Fewer than a block of 64, of which the time on Hopper is told."""
+    tiles = {"first": (1, 7, 6, 8, 16), "second": (1, 7, 6, 8, 8)}
+    plan = Case("few", pair, {"HW": 7, "C": 16, "N": 8}, {"tiles": tiles}).plan(target="sm_80")
+    assert [b.tile[-1] for b in plan.bounds] == [16, 8]
+
+
 @pytest.mark.parametrize("architecture", ["sm_86", "sm_89", "sm_90", "sm_100", "sm_120"])
 @pytest.mark.parametrize("name", share(ELSEWHERE, 2))
 def test_compiles_elsewhere(name: str, architecture: str) -> None:
