@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+import tilegen as tg
 from tests.gpu.gemms import CASES, Case, mlp
 from tests.gpu.ops import pair
 from tests.gpu.portable import TWICE
@@ -19,7 +20,27 @@ from tilegen.targets.cpu.emit import generate as generate_cpu
 from tilegen.targets.sm80.block import REGISTERS, ROOM, best_block
 from tilegen.targets.sm80.emit import generate
 from tilegen.targets.sm80.library import PortableLibrary
+from tilegen.targets.sm80.pixels import MOST_PIXELS
 from tilegen.targets.sm80.product import LARGEST_FILTER, PortableLinear, multiplies_pixels
+
+
+@tg.spec
+def seen_far(W=2, C=8, S=27, apart=1, pitch=8):
+    """A line of a filter over W pixels that lie `pitch` numbers apart."""
+    x = tg.input("x", (1, 1, W, pitch), "float16")
+    x = x.split([C, pitch - C])[0] if pitch > C else x
+    w = tg.weight("w", (64, 1, S, C), "float16")
+    return tg.relu(tg.conv2d(x, w, padding=(0, apart * (S // 2)), dilation=(1, apart), name="y"), name="z")
+
+
+@tg.spec
+def with_vectors(count=8):
+    """relu(conv(x) + the sum of so many vectors)."""
+    x, w = tg.input("x", (8, 56, 56, 64), "float16"), tg.weight("w", (64, 3, 3, 64), "float16")
+    vectors = [tg.weight(f"v{n}", (64,), "float32") for n in range(count)]
+    terms = " + ".join(f"e{n}" for n in range(count + 1))
+    return tg.pointwise(f"relu({terms})", tg.conv2d(x, w, padding=1, name="y"), *vectors, name="z")
+
 
 NAMES = {c.name: c for c in CASES}
 ELSEWHERE = ["mlp, M = 1000, tile policy", "gated, rows shared", "block", "split sum"]
@@ -55,6 +76,24 @@ def test_convolutions_spill_nothing(pixels: int, channels: int, architecture: st
 def test_a_product_has_a_bit_for_each_column_of_a_filter(width: int, by_product: bool) -> None:
     plan = Case("wide", pair, {"HW": 30, "size": width}).plan(target="sm_80")
     assert multiplies_pixels(plan.bounds[0]) == by_product
+
+
+@pytest.mark.parametrize(("apart", "by_product"), [(1250, True), (1300, False)])
+def test_a_place_of_a_filter_fits_an_int(apart: int, by_product: bool) -> None:
+    case = Case("far", seen_far, {"apart": apart, "pitch": 65536})
+    assert multiplies_pixels(case.plan(target="sm_80").bounds[0]) == by_product
+
+
+@pytest.mark.parametrize("pixels", [2048, 2049, 16000])
+def test_lines_of_any_length_have_tiles(pixels: int) -> None:
+    case = Case("long", seen_far, {"W": pixels, "C": 64, "pitch": 64})
+    lines, width = case.plan(target="sm_80").bounds[0].tile[1:3]
+    assert lines == 1 and width <= MOST_PIXELS
+
+
+@pytest.mark.parametrize("count", [1, 2, 8])
+def test_vectors_of_an_epilogue_spill_nothing(count: int) -> None:
+    compiles(Case("vectors", with_vectors, {"count": count}), "sm_80")
 
 
 def test_steps_of_a_convolution_may_have_few_channels() -> None:

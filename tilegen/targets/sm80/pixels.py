@@ -36,9 +36,11 @@ def pixel_tiles(b: OpInstance, machine: Machine) -> list[tuple[int, ...]]:
 
 
 def _boxes(images: int, lines: int, pixels: int) -> Iterator[tuple[int, int, int]]:
-    """Images, lines and pixels of tiles worth trying: parts of lines, whole lines, whole images."""
+    """Images, lines and pixels of tiles worth trying: parts of lines, whole lines where a tile may have so
+    many pixels, whole images."""
+    fewest = next(n for n in (1 << i for i in range(64)) if ceil_div(pixels, n) <= MOST_PIXELS)
     for part in (1, 2, 4, 8):
-        width = ceil_div(pixels, part)
+        width = ceil_div(pixels, part * fewest)
         for tw in {width, ceil_div(width, 8) * 8}:
             if tw > min(pixels, MOST_PIXELS):
                 continue

@@ -321,10 +321,10 @@ def multiplies_pixels(b: OpInstance) -> bool:
     filter not too large."""
     if not isinstance(b.attributes, ConvAttributes) or DTYPES[b.dtype(0)] != 2:
         return False
-    lines, pixels = map(int, b.shape(1)[1:3])
-    lower, _ = ConvAttributes.of(b).dilation
-    reach = (lines + 1) * lower * int(b.shape(0)[2]) * int(b.pitch(0))  # how far a place of it may be
-    if max(lines, pixels) > LARGEST_FILTER or reach >= 1 << 31:
+    lines, pixels, channels = map(int, b.shape(1)[1:])
+    down, right = ConvAttributes.of(b).dilation
+    reach = ((lines - 1) * down * int(b.shape(0)[2]) + (pixels - 1) * right) * int(b.pitch(0)) + channels
+    if max(lines, pixels) > LARGEST_FILTER or reach >= 1 << 31:  # an int says how far a place of it is
         return False
     first = (b.op.operands[0].columns or (0, 0))[0]
     sizes = (b.shape(1)[3], b.pitch(0), first, b.out[3], b.tile[3] if b.tile else 8)
