@@ -6,17 +6,15 @@ whether the planner would take it or not, of one size and of sizes that move, ag
 
 from __future__ import annotations
 
-import argparse
 import random
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from typing import Any
 
 import tilegen as tg
 from tests.gpu.gemms import added, biased, gate, gemm, viewed
 from tests.moving import drawn, right, same
+from tests.seeds import told_of_each
 from tilegen.arch.machine import H200
 from tilegen.frontend.program import Program
 from tilegen.graph.fuse_epilogues import fuse
@@ -116,19 +114,11 @@ def problem(seed: int) -> str:
 
 
 def main() -> int:
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--count", type=int, default=200)
-    parser.add_argument("--jobs", type=int, default=2)
-    given = parser.parse_args()
     seen = Counter[str]()
-    seeds = range(given.first, given.first + given.count)
-    with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
-        for told in pool.map(problem, seeds):
-            seen["not to be cut so" if told == "none" else "wrong" if told else "right"] += 1
-            if told not in ("", "none"):
-                print(told, flush=True)
+    for told in told_of_each(__doc__, problem):
+        seen["not to be cut so" if told == "none" else "wrong" if told else "right"] += 1
+        if told not in ("", "none"):
+            print(told, flush=True)
     print(", ".join(f"{n} {what}" for what, n in seen.items()))
     return int(seen["wrong"] > 0)
 

@@ -6,14 +6,12 @@ that may be asked for, against the program in float32.
 
 from __future__ import annotations
 
-import argparse
 import random
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 
 from tests.emulated.kernels import emulated
 from tests.gpu.gemms import Case, biased, gated, mlp
 from tests.gpu.ops import pair
+from tests.seeds import told_of_each
 
 TYPES = ("float16", "bfloat16")
 
@@ -68,15 +66,9 @@ def problem(seed: int) -> str:
 
 
 def main() -> int:
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--count", type=int, default=200)
-    parser.add_argument("--jobs", type=int, default=2)
-    given = parser.parse_args()
-    with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
-        wrong = [told for told in pool.map(problem, range(given.first, given.first + given.count)) if told]
-    print("\n".join((*wrong, f"{given.count - len(wrong)} right, {len(wrong)} wrong")))
+    told = list(told_of_each(__doc__, problem))
+    wrong = [said for said in told if said]
+    print("\n".join((*wrong, f"{len(told) - len(wrong)} right, {len(wrong)} wrong")))
     return int(bool(wrong))
 
 

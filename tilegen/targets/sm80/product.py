@@ -327,6 +327,6 @@ def multiplies_pixels(b: OpInstance) -> bool:
     if max(lines, pixels) > LARGEST_FILTER or reach >= 1 << 31:  # an int says how far a place of it is
         return False
     first = (b.op.operands[0].columns or (0, 0))[0]
-    sizes = (b.shape(1)[3], b.pitch(0), first, b.out[3], b.tile[3] if b.tile else 8)
+    sizes = (channels, b.pitch(0), first, b.out[3], b.tile[3] if b.tile else 8)
     return all(int(n) % 8 == 0 for n in sizes)
 
