@@ -2,17 +2,20 @@
 
 python -m benchmarks.models bert llama -o FILE --rounds 7        on this GPU; no name: all of them
 
-Configurations are those of the packages, weights random, nothing is fetched; decoders have four layers. Both
-sides take turns, round by round; errors are against float32. A row: µs of all rounds in a CUDA graph; of
-calls one after another (calls), where the host may be slower than the GPU; seconds to compile; regions.
-Each model has a process of its own; with --jobs several compile side by side, on all GPUs, and are timed one
-after another when all are ready. A model that ends before, such as for want of its package, is a note.
+Configurations are those of the packages, weights random, nothing is fetched; decoders have four layers.
+Eager, Inductor and tilegen take turns, round by round; errors are against float32. A row: µs of all rounds in
+a CUDA graph; of calls one after another (calls), where the host may be slower than the GPU; seconds to
+compile, each side with empty caches; regions. Each model has a process of its own; with --jobs several
+compile side by side, on all GPUs, and are timed one after another when all are ready. What Inductor times
+while it compiles has its GPU's lock, so no other process's timing is beside it. A model that ends before,
+such as for want of its package, is a note.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import fcntl
 import functools
 import json
 import os
@@ -22,7 +25,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -192,9 +195,24 @@ def first(found: Any) -> torch.Tensor:
     return next(t for t in leaves if isinstance(t, torch.Tensor))
 
 
+def alone(lock: Path) -> None:
+    """From here on Inductor times its choices only while no other process holds the lock."""
+    from torch._inductor.runtime.benchmarking import benchmarker
+
+    timed_by_inductor = benchmarker.benchmark_gpu
+
+    @functools.wraps(timed_by_inductor)
+    def timed_alone(*args: Any, **kwargs: Any) -> Any:
+        with lock.open("a") as file:  # closing it gives the lock back
+            fcntl.flock(file, fcntl.LOCK_EX)
+            return timed_by_inductor(*args, **kwargs)
+
+    benchmarker.benchmark_gpu = timed_alone
+
+
 @dataclass(frozen=True)
 class Ready:
-    """A model compiled both ways, each a graph and a call: rows that lack their times."""
+    """A model each way, each a graph and a call: rows that lack their times."""
 
     rows: list[dict[str, Any]]
     graphs: list[torch.cuda.CUDAGraph]
@@ -211,9 +229,13 @@ class Ready:
         return self.rows
 
 
+BACKENDS: Mapping[str, Any] = {"eager": None, "inductor": "inductor", "tilegen": tilegen}
+
+
 def ready(name: str, batch: int, max_autotune: bool) -> Ready:
-    """A model, compiled with what the caches of this process hold."""
+    """A model each way, compiled with empty caches."""
     from torch._dynamo.utils import counters
+    from torch._inductor.utils import fresh_cache
 
     mode = {"mode": "max-autotune-no-cudagraphs"} if max_autotune else {}
     torch.manual_seed(0)
@@ -226,11 +248,12 @@ def ready(name: str, batch: int, max_autotune: bool) -> Ready:
     given = tuple(a.bfloat16() if a.is_floating_point() else a for a in given)
     rows: list[dict[str, Any]] = []
     graphs, calls = [], list[Callable[[], Any]]()
-    for label, backend in (("inductor", "inductor"), ("tilegen", tilegen)):
+    for label, backend in BACKENDS.items():
         counters.clear()
         begun = time.perf_counter()
-        run = torch.compile(copy.copy(model), backend=backend, **mode)
-        graph, results = captured(run, given)
+        run = torch.compile(copy.copy(model), backend=backend, **mode) if backend else model
+        with fresh_cache():
+            graph, results = captured(run, given)
         seconds = time.perf_counter() - begun
         graph.replay()
         error = float((first(results).double().cpu() - exact).norm() / exact.norm())
@@ -251,8 +274,9 @@ def ready(name: str, batch: int, max_autotune: bool) -> Ready:
 # --- side by side, then one after another -------------------------------------------------------------------
 
 
-def work(name: str, batch: int, rounds: int, max_autotune: bool) -> None:
+def work(name: str, batch: int, rounds: int, max_autotune: bool, lock: Path) -> None:
     """In a process of its own: compile, say so, and measure when asked to."""
+    alone(lock)
     made = ready(name, batch, max_autotune)
     print(READY, flush=True)
     sys.stdin.readline()
@@ -266,12 +290,16 @@ class Worker:
         self.name, self.errors = name, folder / name
         with self.errors.open("w") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.models", "--worker", name, *arguments],
+                [sys.executable, "-m", "benchmarks.models", "--lock", str(folder / f"gpu{gpu}"), name, *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                env={**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu)},
+                env={
+                    **os.environ,
+                    "CUDA_VISIBLE_DEVICES": str(gpu),
+                    "TILEGEN_CACHE_DIR": str(folder / f"{name}.cache"),
+                },
             )
         self.limit = threading.Timer(seconds, self.process.kill)
         self.limit.start()
@@ -326,13 +354,13 @@ def main() -> None:
     p.add_argument("--jobs", type=int, default=1, help="so many compile side by side")
     p.add_argument("--max-autotune", action="store_true", help="Inductor's best beside it: minutes a model")
     p.add_argument("--seconds", type=float, default=600, help="a model is given up that is not ready by then")
-    p.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    p.add_argument("--lock", type=Path, help=argparse.SUPPRESS)  # of a worker
     asked = p.parse_args()
     names = asked.models or list(MODELS)
     if unknown := set(names) - MODELS.keys():
         p.error(f"no model {', '.join(sorted(unknown))}; they are {', '.join(MODELS)}")
-    if asked.worker:
-        work(names[0], asked.batch, asked.rounds, asked.max_autotune)
+    if asked.lock:
+        work(names[0], asked.batch, asked.rounds, asked.max_autotune, asked.lock)
         return
     how = ["--batch", str(asked.batch), "--rounds", str(asked.rounds)]
     how += ["--max-autotune"] if asked.max_autotune else []

@@ -13,6 +13,7 @@ def row(model: str, backend: str, us: list[float], **more: Any) -> dict[str, Any
 
 
 ROWS = [
+    row("fast", "eager", [500.0, 500.0], error=0.02),
     row("fast", "inductor", [300.0, 330.0]),
     row("fast", "tilegen", [200.0, 220.0], seconds=20.0),
     row("slow", "inductor", [90.0, 90.0]),
@@ -23,8 +24,8 @@ ROWS = [
 def test_a_line_a_model_and_how_they_stand_together() -> None:
     text = of_models({"rows": ROWS, "notes": ["third: ended: for want of its package\nand more"]})
     assert "2 models: geometric mean 1.16, least 0.90, 1 below 0.98; tilegen takes 1.00 times" in text
-    assert "| fast | 315 | 210 | 1.50 | 630 | 420 | 1.0e-02 | 1.0e-02 | 1 | 10 | 20 |" in text
-    assert "| slow | 90 | 100 | **0.90** |" in text
+    assert "| fast | 500 | 315 | 210 | 1.50 | 1000 | 630 | 420 | 2.0e-02 | 1.0e-02 | 1.0e-02 | 1 | 10 | 20 |" in text
+    assert "| slow | – | 90 | 100 | **0.90** |" in text
     assert text.endswith("- third: ended: for want of its package")
 
 
