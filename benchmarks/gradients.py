@@ -10,27 +10,22 @@ and those of the worst parameter, in norms. Ends with 1 where tilegen is further
 
 from __future__ import annotations
 
-import argparse
 import copy
 import sys
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks import models
-from benchmarks.models import MODELS, command, first
-from tilegen import config
+from benchmarks import each_model
+from benchmarks.each_model import TYPES, cast
+from benchmarks.models import MODELS, first
 from tilegen.backend.backend import tilegen
-from tilegen.bench.compare import cpu_environment, heading, save
-from tilegen.bench.environment import environment
 
 Gradients = Mapping[str, torch.Tensor]
 SMALL = 1e-3  # of all gradients' norm: a parameter whose own is smaller is compared with so much
 EXACT = {"cpu": torch.float64, "cuda": torch.float32}
-TYPES = {"cpu": torch.float32, "cuda": torch.bfloat16}
 EXPLAINED = 1.25  # of eager's error
 
 
@@ -62,10 +57,10 @@ def _in(
     dtype: torch.dtype, model: torch.nn.Module, given: tuple[torch.Tensor, ...]
 ) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
     """A copy of a model and its arguments in another arithmetic."""
-    return copy.deepcopy(model).to(dtype), tuple(a.to(dtype) if a.is_floating_point() else a for a in given)
+    return copy.deepcopy(model).to(dtype), cast(given, dtype)
 
 
-def measured(name: str, device: str) -> dict[str, Any]:
+def measured(name: str, device: str) -> each_model.Row:
     """A row of a model."""
     from torch._dynamo.utils import counters
 
@@ -86,28 +81,5 @@ def measured(name: str, device: str) -> dict[str, Any]:
     }
 
 
-def main() -> int:
-    raw = argparse.RawDescriptionHelpFormatter
-    p = argparse.ArgumentParser("gradients", description=__doc__, formatter_class=raw)
-    p.add_argument("models", nargs="+", metavar="MODEL", help=", ".join(MODELS))
-    p.add_argument("-o", "--out", type=Path)
-    p.add_argument("--sequence", type=int, default=models.SEQUENCE, help="tokens of those that read any")
-    asked = p.parse_args()
-    if unknown := set(asked.models) - MODELS.keys():
-        p.error(f"no model {', '.join(sorted(unknown))}; they are {', '.join(MODELS)}")
-    models.SEQUENCE, config.min_gain = asked.sequence, 0
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    place = environment() if device == "cuda" else cpu_environment()
-    begun = heading(command("python -m benchmarks.gradients", asked.out), place)
-    rows: list[dict[str, Any]] = []
-    for name in asked.models:
-        rows.append(row := measured(name, device))
-        print(", ".join(f"{k} {v:.2g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()))
-        sys.stdout.flush()
-        if asked.out:
-            save({**begun, "rows": rows}, asked.out)
-    return int(not all(row["right"] for row in rows))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(each_model.main("gradients", __doc__, measured))

@@ -3,17 +3,19 @@
 python -m benchmarks.models bert llama -o FILE --rounds 7        on this GPU; no name: all of them
 
 Configurations are those of the packages, weights random, nothing is fetched; decoders have four layers.
-Eager, Inductor and tilegen take turns, round by round; errors are against float32. A row: µs of all rounds in
-a CUDA graph; of calls one after another (calls), where the host may be slower than the GPU; seconds to
-compile, each side with empty caches; regions. Each model has a process of its own; with --jobs several
-compile side by side, on all GPUs, and are timed one after another when all are ready. What Inductor times
-while it compiles has its GPU's lock, so no other process's timing is beside it. A model that ends before,
-such as for want of its package, is a note.
+Eager, Inductor and tilegen take turns, round by round, and with transformers' models Inductor without masks
+that hide nothing (inductor-flash); errors are against float32. A row: µs of all rounds in a CUDA graph; of
+calls one after another (calls), where the host may be slower than the GPU; seconds to compile, each side with
+empty caches; regions. Each model has a process of its own; with --jobs several compile side by side, on all
+GPUs, and are timed one after another when all are ready. What Inductor times while it compiles has its GPU's
+lock, so no other process's timing is beside it. A model that ends before, such as for want of its package, is
+a note.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import fcntl
 import functools
@@ -25,11 +27,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -210,10 +213,40 @@ def alone(lock: Path) -> None:
     benchmarker.benchmark_gpu = timed_alone
 
 
+@contextlib.contextmanager
+def masks_as_eager() -> Iterator[None]:
+    """While torch traces, transformers' models make masks of what hides nothing or what a flag says, too, and
+    none of torch's fast attentions takes such masks. Here they leave them out, as where nothing is traced."""
+    from transformers import masking_utils
+
+    with mock.patch.object(masking_utils, "is_tracing", lambda padding=None: padding is not None):
+        yield
+
+
+@dataclass(frozen=True)
+class Side:
+    """A way to run a model. during: what holds while it is traced and called."""
+
+    label: str
+    backend: Any = None
+    during: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+
+
+EAGER, INDUCTOR, TILEGEN = Side("eager"), Side("inductor", "inductor"), Side("tilegen", tilegen)
+FLASH = Side("inductor-flash", "inductor", masks_as_eager)
+
+
+def sides(model: torch.nn.Module, given: tuple[torch.Tensor, ...]) -> tuple[Side, ...]:
+    """Those of a model. With a mask of the caller's, transformers looks at its values unless it traces."""
+    masks = type(model).__module__.startswith("transformers.") and len(given) == 1
+    return (EAGER, INDUCTOR, *([FLASH] if masks else []), TILEGEN)
+
+
 @dataclass(frozen=True)
 class Ready:
     """A model each way, each a graph and a call: rows that lack their times."""
 
+    sides: tuple[Side, ...]
     rows: list[dict[str, Any]]
     graphs: list[torch.cuda.CUDAGraph]
     calls: list[Callable[[], Any]]
@@ -225,11 +258,9 @@ class Ready:
                 for k in turns[n % 2]:
                     self.rows[k]["us"].append(round(timed(self.graphs[k].replay), 2))
                 for k in turns[n % 2]:
-                    self.rows[k]["calls"].append(round(timed(self.calls[k]), 2))
+                    with self.sides[k].during():
+                        self.rows[k]["calls"].append(round(timed(self.calls[k]), 2))
         return self.rows
-
-
-BACKENDS: Mapping[str, Any] = {"eager": None, "inductor": "inductor", "tilegen": tilegen}
 
 
 def ready(name: str, batch: int, max_autotune: bool) -> Ready:
@@ -246,29 +277,30 @@ def ready(name: str, batch: int, max_autotune: bool) -> Ready:
         exact = first(model(*given)).double().cpu()
     model = model.bfloat16()
     given = tuple(a.bfloat16() if a.is_floating_point() else a for a in given)
-    rows: list[dict[str, Any]] = []
-    graphs, calls = [], list[Callable[[], Any]]()
-    for label, backend in BACKENDS.items():
+    made = Ready(sides(model, given), [], [], [])
+    for side in made.sides:
         counters.clear()
         begun = time.perf_counter()
-        run = torch.compile(copy.copy(model), backend=backend, **mode) if backend else model
-        with fresh_cache():
+        run = torch.compile(copy.copy(model), backend=side.backend, **mode) if side.backend else model
+        with fresh_cache(), side.during():
             graph, results = captured(run, given)
         seconds = time.perf_counter() - begun
+        if side.backend and not counters["stats"]["unique_graphs"]:
+            raise RuntimeError(f"{side.label}: the graph of another side was taken, nothing was compiled")
         graph.replay()
         error = float((first(results).double().cpu() - exact).norm() / exact.norm())
         said = counters["tilegen"]
         left = sorted((k for k in said if k.startswith("left")), key=lambda k: -said[k])
-        rows.append(
+        made.rows.append(
             {
-                **{"model": name, "batch": batch, "backend": label, "error": error},
+                **{"model": name, "batch": batch, "backend": side.label, "error": error},
                 **{"seconds": round(seconds, 1), "regions": said["regions"], "left": left[:5]},
                 **{"us": [], "calls": []},
             }
         )
-        graphs.append(graph)
-        calls.append(functools.partial(run, *given))
-    return Ready(rows, graphs, calls)
+        made.graphs.append(graph)
+        made.calls.append(functools.partial(run, *given))
+    return made
 
 
 # --- side by side, then one after another -------------------------------------------------------------------
@@ -290,7 +322,15 @@ class Worker:
         self.name, self.errors = name, folder / name
         with self.errors.open("w") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.models", "--lock", str(folder / f"gpu{gpu}"), name, *arguments],
+                [
+                    sys.executable,
+                    "-m",
+                    "benchmarks.models",
+                    "--lock",
+                    str(folder / f"gpu{gpu}"),
+                    name,
+                    *arguments,
+                ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -336,7 +376,7 @@ def command(name: str, out: Path | None) -> str:
 
 def _say(row: dict[str, Any]) -> None:
     us, calls = (statistics.median(row[what]) for what in ("us", "calls"))
-    print(f"{row['model']:13} {row['backend']:9} {us:9.1f} us, {calls:9.1f} called", end=", ")
+    print(f"{row['model']:13} {row['backend']:14} {us:9.1f} us, {calls:9.1f} called", end=", ")
     print(f"error {row['error']:.1e}", end=", ")
     print(f"{row['seconds']} s to compile, {row['regions']} regions", flush=True)
     for word in row["left"]:

@@ -1,0 +1,50 @@
+"""What benchmarks.gradients and benchmarks.batches share: a row of each model that is named, on the device here."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import models
+from benchmarks.models import MODELS, command
+from tilegen import config
+from tilegen.bench.compare import cpu_environment, heading, save
+from tilegen.bench.environment import environment
+
+TYPES = {"cpu": torch.float32, "cuda": torch.bfloat16}
+Row = dict[str, Any]
+
+
+def cast(given: tuple[torch.Tensor, ...], dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    """Arguments in another arithmetic; whole numbers stay."""
+    return tuple(a.to(dtype) if a.is_floating_point() else a for a in given)
+
+
+def main(tool: str, text: str | None, measured: Callable[[str, str], Row]) -> int:
+    """The command line of a tool that measures a model (its name, the device); 1 where a row is not `right`.
+    Every region that has words is taken."""
+    raw = argparse.RawDescriptionHelpFormatter
+    p = argparse.ArgumentParser(tool, description=text, formatter_class=raw)
+    p.add_argument("models", nargs="+", metavar="MODEL", help=", ".join(MODELS))
+    p.add_argument("-o", "--out", type=Path)
+    p.add_argument("--sequence", type=int, default=models.SEQUENCE, help="tokens of those that read any")
+    asked = p.parse_args()
+    if unknown := set(asked.models) - MODELS.keys():
+        p.error(f"no model {', '.join(sorted(unknown))}; they are {', '.join(MODELS)}")
+    models.SEQUENCE, config.min_gain = asked.sequence, 0
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    place = environment() if device == "cuda" else cpu_environment()
+    begun = heading(command(f"python -m benchmarks.{tool}", asked.out), place)
+    rows: list[Row] = []
+    for name in asked.models:
+        rows.append(row := measured(name, device))
+        print(", ".join(f"{k} {v:.2g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()))
+        sys.stdout.flush()
+        if asked.out:
+            save({**begun, "rows": rows}, asked.out)
+    return int(not all(row["right"] for row in rows))
