@@ -3,9 +3,10 @@
 python -m benchmarks.batches bert resnet50 -o FILE      on this GPU, else on the CPU target
 
 Models are those of benchmarks.models; the batch is marked as one that moves, and is 2, 3, 5 and 4 in turn;
-every region that has words is taken. Arithmetic is bfloat16 on a GPU, float32 on a CPU. A row: how many graphs
-Dynamo compiled for all batches under Inductor and under tilegen, tilegen's regions, and how far the worst
-result of each is from eager's, in norms. Ends with 1 where tilegen needs a graph more, or is off by more.
+every region that has words is taken. Arithmetic is bfloat16 on a GPU, float32 on a CPU. A row: how many
+graphs Dynamo compiled for all batches under Inductor and under tilegen, tilegen's regions, and how far the
+worst result of each is from eager's, in norms. Ends with 1 where tilegen needs a graph more, or is off by
+more.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ MODELS = (
     " the fastest of the others. Flash: Inductor, where transformers' masks that hide nothing, or what a flag"
     " says, are left out while torch traces, as they are in eager; none of torch's fast attentions takes such"
     " a mask. Calls: of plain calls in a row, where the host may be what takes the time. Error: against the"
-    " same model in float32. Built: seconds of the first calls and the capture, cold, several models compiling"
-    " side by side. In files without eager Inductor came first and left its caches to tilegen."
+    " same model in float32. Built: seconds of the first calls and the capture, cold, several models"
+    " compiling side by side. In files without eager Inductor came first and left its caches to tilegen."
 )
 GENERATED = (
     "Greedy decoding by four layers of Llama 3 8B's sizes with a static cache, bfloat16, weights random: a"
@@ -48,9 +48,9 @@ def of_models(data: Mapping[str, Any]) -> str:
                       *_each(by, "calls", "{:.0f}", (EAGER, INDUCTOR, OURS)),
                       *_each(by, "error", "{:.1e}", (EAGER, INDUCTOR, OURS)), str(by[OURS]["regions"]),
                       *_each(by, "seconds", "{:.0f}", (INDUCTOR, OURS))])  # fmt: skip
-    head = ("", "graph: eager", "Inductor", "flash", "tilegen", "ratio", "of best", "calls: eager", "Inductor",
-            "tilegen", "error: eager", "Inductor", "tilegen", "regions", "built: Inductor",
-            "tilegen")  # fmt: skip
+    head = ("", "graph: eager", "Inductor", "flash", "tilegen", "ratio", "of best",
+            "calls: eager", "Inductor", "tilegen", "error: eager", "Inductor", "tilegen",
+            "regions", "built: Inductor", "tilegen")  # fmt: skip
     said = (
         f"{len(lines)} models: {_together(ratios)}; of best: {_together(of_best)}. tilegen takes"
         f" {statistics.geometric_mean(built):.2f} times as long to build."

@@ -1,4 +1,4 @@
-"""What benchmarks.gradients and benchmarks.batches share: a row of each model that is named, on the device here."""
+"""What benchmarks.gradients and benchmarks.batches share: a row of each model that is named."""
 
 from __future__ import annotations
 

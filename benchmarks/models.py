@@ -7,9 +7,9 @@ Eager, Inductor and tilegen take turns, round by round, and with transformers' m
 that hide nothing (inductor-flash); errors are against float32. A row: µs of all rounds in a CUDA graph; of
 calls one after another (calls), where the host may be slower than the GPU; seconds to compile, each side with
 empty caches; regions. Each model has a process of its own; with --jobs several compile side by side, on all
-GPUs, and are timed one after another when all are ready. What Inductor times while it compiles has its GPU's
-lock, so no other process's timing is beside it. A model that ends before, such as for want of its package, is
-a note.
+GPUs, and are timed, one after another on each, when all are ready. While Inductor or cuDNN times its choices
+it has its GPU's lock, so no other process's timing is beside it; cuDNN tries all its plans. A model that ends
+before, such as for want of its package, is a note.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from tilegen.bench.environment import environment
 Made = tuple[torch.nn.Module, tuple[torch.Tensor, ...]]
 SEQUENCE, IMAGE = 512, 224
 DEVICE, READY = "cuda", "ready"
+WARM_S = 0.05
 
 
 def _ids(batch: int) -> tuple[torch.Tensor, ...]:
@@ -170,12 +171,41 @@ MODELS: dict[str, Callable[[int], Made]] = {
 }
 
 
-def captured(run: Callable[..., Any], given: tuple[torch.Tensor, ...]) -> tuple[torch.cuda.CUDAGraph, Any]:
+@contextlib.contextmanager
+def alone(lock: Path) -> Iterator[None]:
+    """While no other process of this GPU has the lock."""
+    with lock.open("a") as file:  # closing it gives the lock back
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def inductor_times_alone(lock: Path) -> None:
+    from torch._inductor.runtime.benchmarking import benchmarker
+
+    timed_by_inductor = benchmarker.benchmark_gpu
+
+    @functools.wraps(timed_by_inductor)
+    def timed_alone(*args: Any, **kwargs: Any) -> Any:
+        with alone(lock):
+            return timed_by_inductor(*args, **kwargs)
+
+    benchmarker.benchmark_gpu = timed_alone
+
+
+def captured(
+    run: Callable[..., Any], given: tuple[torch.Tensor, ...], lock: Path
+) -> tuple[torch.cuda.CUDAGraph, Any]:
     """A call as a graph, and its results, which a replay writes again."""
+    cudnn = torch.backends.cudnn
     with torch.no_grad():
-        for _ in range(3):
-            run(*given)
+        cudnn.benchmark = False
+        run(*given)
         torch.cuda.synchronize()
+        with alone(lock):
+            cudnn.benchmark, cudnn.benchmark_limit = True, 0
+            for _ in range(2):
+                run(*given)
+            torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             results = run(*given)
@@ -183,7 +213,12 @@ def captured(run: Callable[..., Any], given: tuple[torch.Tensor, ...]) -> tuple[
 
 
 def timed(call: Callable[[], Any], calls: int = 20) -> float:
-    """µs of a call, such as a graph's replay, on the GPU's clock."""
+    """µs of a call, such as a graph's replay, on the GPU's clock. Before it is timed it runs for a while, for
+    what came before, such as another side's idle host, leaves the GPU with more power to spend."""
+    begun = time.perf_counter()
+    while time.perf_counter() - begun < WARM_S:
+        call()
+        torch.cuda.synchronize()
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     for _ in range(calls):
@@ -196,21 +231,6 @@ def timed(call: Callable[[], Any], calls: int = 20) -> float:
 def first(found: Any) -> torch.Tensor:
     leaves = torch.utils._pytree.tree_leaves(found.to_tuple() if hasattr(found, "to_tuple") else found)
     return next(t for t in leaves if isinstance(t, torch.Tensor))
-
-
-def alone(lock: Path) -> None:
-    """From here on Inductor times its choices only while no other process holds the lock."""
-    from torch._inductor.runtime.benchmarking import benchmarker
-
-    timed_by_inductor = benchmarker.benchmark_gpu
-
-    @functools.wraps(timed_by_inductor)
-    def timed_alone(*args: Any, **kwargs: Any) -> Any:
-        with lock.open("a") as file:  # closing it gives the lock back
-            fcntl.flock(file, fcntl.LOCK_EX)
-            return timed_by_inductor(*args, **kwargs)
-
-    benchmarker.benchmark_gpu = timed_alone
 
 
 @contextlib.contextmanager
@@ -246,7 +266,7 @@ def sides(model: torch.nn.Module, given: tuple[torch.Tensor, ...]) -> tuple[Side
 class Ready:
     """A model each way, each a graph and a call: rows that lack their times."""
 
-    sides: tuple[Side, ...]
+    sides: list[Side]
     rows: list[dict[str, Any]]
     graphs: list[torch.cuda.CUDAGraph]
     calls: list[Callable[[], Any]]
@@ -263,7 +283,7 @@ class Ready:
         return self.rows
 
 
-def ready(name: str, batch: int, max_autotune: bool) -> Ready:
+def ready(name: str, batch: int, max_autotune: bool, lock: Path) -> Ready:
     """A model each way, compiled with empty caches."""
     from torch._dynamo.utils import counters
     from torch._inductor.utils import fresh_cache
@@ -277,16 +297,16 @@ def ready(name: str, batch: int, max_autotune: bool) -> Ready:
         exact = first(model(*given)).double().cpu()
     model = model.bfloat16()
     given = tuple(a.bfloat16() if a.is_floating_point() else a for a in given)
-    made = Ready(sides(model, given), [], [], [])
-    for side in made.sides:
+    made = Ready([], [], [], [])
+    for side in sides(model, given):
         counters.clear()
         begun = time.perf_counter()
         run = torch.compile(copy.copy(model), backend=side.backend, **mode) if side.backend else model
         with fresh_cache(), side.during():
-            graph, results = captured(run, given)
+            graph, results = captured(run, given, lock)
         seconds = time.perf_counter() - begun
         if side.backend and not counters["stats"]["unique_graphs"]:
-            raise RuntimeError(f"{side.label}: the graph of another side was taken, nothing was compiled")
+            continue  # a model without masks: the graph is Inductor's other one
         graph.replay()
         error = float((first(results).double().cpu() - exact).norm() / exact.norm())
         said = counters["tilegen"]
@@ -298,6 +318,7 @@ def ready(name: str, batch: int, max_autotune: bool) -> Ready:
                 **{"us": [], "calls": []},
             }
         )
+        made.sides.append(side)
         made.graphs.append(graph)
         made.calls.append(functools.partial(run, *given))
     return made
@@ -308,8 +329,8 @@ def ready(name: str, batch: int, max_autotune: bool) -> Ready:
 
 def work(name: str, batch: int, rounds: int, max_autotune: bool, lock: Path) -> None:
     """In a process of its own: compile, say so, and measure when asked to."""
-    alone(lock)
-    made = ready(name, batch, max_autotune)
+    inductor_times_alone(lock)
+    made = ready(name, batch, max_autotune, lock)
     print(READY, flush=True)
     sys.stdin.readline()
     print(json.dumps(made.timed(rounds)), flush=True)
@@ -319,7 +340,7 @@ class Worker:
     """A process with a model; it is ended when it is not ready after some seconds."""
 
     def __init__(self, name: str, gpu: int, arguments: Sequence[str], seconds: float, folder: Path):
-        self.name, self.errors = name, folder / name
+        self.name, self.gpu, self.errors = name, gpu, folder / name
         with self.errors.open("w") as errors:
             self.process = subprocess.Popen(
                 [
@@ -355,11 +376,12 @@ class Worker:
         return bool(found)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Asked of one worker at a time; none where it ends before."""
+        """Asked of one worker of a GPU at a time; none where it ends before."""
         assert self.process.stdin is not None
         self.process.stdin.write("go\n")
         self.process.stdin.flush()
         line = self._line(lambda line: line.startswith("[{"))
+        self.process.kill()  # its end takes a second, and nothing is left to do
         self.process.wait()
         return json.loads(line) if line else []
 
@@ -367,6 +389,41 @@ class Worker:
         """What it said last."""
         self.process.wait()
         return f"{self.name}: ended: {self.errors.read_text().strip()[-300:]}"
+
+
+class File:
+    """A result file, written after each model, so that nothing is lost where time runs out."""
+
+    def __init__(self, out: Path | None, begun: dict[str, Any]):
+        self.out, self.begun = out, begun
+        self.rows: list[Any] = []
+        self.notes: list[str] = []
+        self.lock = threading.Lock()
+
+    def measure(self, workers: Sequence[Worker]) -> None:
+        """Those of one GPU, one after another."""
+        for worker in workers:
+            if found := worker.rows():
+                self.take(found)
+            else:
+                self.note(worker.why())
+
+    def take(self, found: Sequence[dict[str, Any]]) -> None:
+        with self.lock:
+            self.rows += found
+            for row in found:
+                _say(row)
+            self._save()
+
+    def note(self, text: str) -> None:
+        with self.lock:
+            self.notes.append(text)
+            print(text, flush=True)
+            self._save()
+
+    def _save(self) -> None:
+        if self.out:
+            save({**self.begun, "remarks": [], "notes": self.notes, "rows": self.rows}, self.out)
 
 
 def command(name: str, out: Path | None) -> str:
@@ -404,28 +461,20 @@ def main() -> None:
         return
     how = ["--batch", str(asked.batch), "--rounds", str(asked.rounds)]
     how += ["--max-autotune"] if asked.max_autotune else []
-    rows: list[Any] = []
-    notes: list[str] = []
     gpus = torch.cuda.device_count()
-    begun = {**heading(command("python -m benchmarks.models", asked.out), environment()), "remarks": []}
-    with tempfile.TemporaryDirectory() as folder:
+    file = File(asked.out, heading(command("python -m benchmarks.models", asked.out), environment()))
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(asked.jobs) as pool:
         for k in range(0, len(names), asked.jobs):
             workers = [
                 Worker(name, n % gpus, how, asked.seconds, Path(folder))
                 for n, name in enumerate(names[k : k + asked.jobs])
             ]
-            with ThreadPoolExecutor(asked.jobs) as pool:
-                known = list(pool.map(Worker.is_ready, workers))
-            for worker, is_ready in zip(workers, known, strict=True):
-                found = worker.rows() if is_ready else []
-                if not found:
-                    notes.append(worker.why())
-                    print(notes[-1], flush=True)
-                rows += found
-                for row in found:
-                    _say(row)
-                if asked.out:  # after each: nothing is lost where time runs out
-                    save({**begun, "notes": notes, "rows": rows}, asked.out)
+            known = list(pool.map(Worker.is_ready, workers))
+            ready = [w for w, is_ready in zip(workers, known, strict=True) if is_ready]
+            for worker in workers:
+                if worker not in ready:
+                    file.note(worker.why())
+            list(pool.map(file.measure, ([w for w in ready if w.gpu == gpu] for gpu in range(gpus))))
 
 
 if __name__ == "__main__":

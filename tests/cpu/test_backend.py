@@ -25,7 +25,7 @@ from torch.utils.checkpoint import checkpoint
 import tilegen as tg
 from tests.compiled import Block, Net, compiled, counted, left, programs, same
 from tilegen import config
-from tilegen.backend import gain, joint_pass, subgraph
+from tilegen.backend import gain, search, subgraph
 from tilegen.backend.backend import tilegen
 from tilegen.backend.fold import Fold, refolding
 from tilegen.backend.joint_pass import JointPass
@@ -303,7 +303,7 @@ def test_what_is_written_in_place_is_eagers() -> None:
 
 
 def test_a_region_that_does_not_pay_is_inductors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joint_pass, "gain", lambda *_: gain.Gain(ours=10.0, theirs=9.0))
+    monkeypatch.setattr(search, "gain", lambda *_: gain.Gain(ours=10.0, theirs=9.0))
     layer, x = nn.Sequential(nn.Linear(8, 8), nn.GELU()).requires_grad_(False), torch.randn(3, 8)
     same(compiled(layer)(x), layer(x))
     assert counted()["regions"] == 0 and "10.0 µs as a region, 9.0 µs left to Inductor" in left()
@@ -314,7 +314,7 @@ def test_a_region_that_does_not_pay_is_inductors(monkeypatch: pytest.MonkeyPatch
 
 def _leaves_the_softmax(monkeypatch: pytest.MonkeyPatch, judged: Callable[..., gain.Gain]) -> None:
     """A layer whose regions are judged so: its linears are regions, what is between them Inductor's."""
-    monkeypatch.setattr(joint_pass, "gain", judged)
+    monkeypatch.setattr(search, "gain", judged)
     layer = nn.Sequential(nn.Linear(8, 8), nn.Softmax(-1), nn.Linear(8, 8)).requires_grad_(False)
     x = torch.randn(3, 8)
     same(compiled(layer)(x), layer(x))
@@ -328,6 +328,20 @@ def test_an_op_that_inductor_is_much_faster_at_is_inductors(monkeypatch: pytest.
 
     _leaves_the_softmax(monkeypatch, judged)
     assert "_softmax.default: slow here" in left()
+
+
+def test_an_op_that_others_pay_for_stays_in_its_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it what is left would have to copy, say."""
+
+    def judged(program: tg.Program, *_: object) -> gain.Gain:
+        slow = {call.name: "slow here" for call in program.calls if call.kind == "softmax"}
+        return gain.Gain(10.0, 20.0, slow) if slow else gain.Gain(10.0, 14.0)
+
+    monkeypatch.setattr(search, "gain", judged)
+    layer = nn.Sequential(nn.Linear(8, 8), nn.Softmax(-1), nn.Linear(8, 8)).requires_grad_(False)
+    x = torch.randn(3, 8)
+    same(compiled(layer)(x), layer(x))
+    assert counted()["regions"] == 1 and "slow here" not in left()
 
 
 def test_an_op_that_a_target_has_no_form_for_is_inductors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,7 +360,7 @@ def test_all_that_a_pattern_stands_for_is_left_together(monkeypatch: pytest.Monk
     def judged(program: tg.Program, *_: object) -> gain.Gain:
         return gain.Gain(10.0, 20.0, {c.name: "slow here" for c in program.calls if c.kind == "rms_norm"})
 
-    monkeypatch.setattr(joint_pass, "gain", judged)
+    monkeypatch.setattr(search, "gain", judged)
     linear = nn.Linear(8, 8).requires_grad_(False)
     w = nn.Parameter(torch.ones(8), requires_grad=False)
 
@@ -482,7 +496,7 @@ def test_the_text_of_a_region_is_read_again_in_another_process() -> None:
         return texts[-1]
 
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
-        patch.setattr("tilegen.backend.joint_pass.text_of", kept)
+        patch.setattr("tilegen.backend.search.text_of", kept)
         wanted = compiled(layer)(x)
     given = [g["name"] for g in subgraph.unpacked(texts[-1])["given"]]
     code = (

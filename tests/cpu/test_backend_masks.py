@@ -24,7 +24,7 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Program]]:
     """Those of all regions."""
     torch.manual_seed(0)
     found: list[Program] = []
-    monkeypatch.setattr(joint_pass, "_tell", lambda region, _: found.append(region.program))
+    monkeypatch.setattr(joint_pass, "_tell", lambda taken: found.append(taken.program))
     yield found
 
 

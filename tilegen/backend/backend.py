@@ -13,7 +13,8 @@ from torch._inductor.decomposition import select_decomp_table
 
 from tilegen.backend import spelled
 from tilegen.backend.fold import refolding
-from tilegen.backend.joint_pass import Input, JointPass
+from tilegen.backend.joint_pass import JointPass
+from tilegen.backend.search import Input
 from tilegen.backend.words import KEPT
 
 

@@ -52,6 +52,10 @@ class Gain:
     def ratio(self) -> float:
         return self.theirs / self.ours if self.ours else math.inf
 
+    @property
+    def saved(self) -> float:
+        return self.theirs - self.ours
+
     def __str__(self) -> str:
         if not self.ours:
             return "on a CPU every region is taken"

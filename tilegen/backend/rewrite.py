@@ -14,7 +14,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from tilegen.backend import sizes, words
+from tilegen.backend.gain import Gain
 from tilegen.backend.region import Region
+from tilegen.frontend.program import Program
 
 aten = torch.ops.aten
 Decompositions = Mapping[Any, Callable[..., Any]]
@@ -23,12 +25,14 @@ Decompositions = Mapping[Any, Callable[..., Any]]
 @dataclass(frozen=True)
 class Candidate:
     """nodes, in the graph's order. given: what they take, and whether it is static. results: those of them
-    that others read."""
+    that others read. text, program: of the region. paid: by the model."""
 
     nodes: tuple[Node, ...]
     given: dict[Node, bool]
     results: tuple[Node, ...]
     text: str
+    program: Program
+    paid: Gain
 
 
 def replaced(
