@@ -102,10 +102,12 @@ class MultiLaunchKernel(GpuKernel):
         """As CudaKernel.prepared, for the launches that read these arguments."""
         bound = self._with_bound(weights)
         bound |= {name: without_memory(bound[name]) for name in once or ()}
-        launches = []
-        for launch in self._launches:
-            read = {n: a for n, a in weights.items() if n in launch.plan.arguments}
-            launches.append(launch.prepared(read, copies, None if once is None else once.intersection(read)))
+        reads = [{n: a for n, a in weights.items() if n in x.plan.arguments} for x in self._launches]
+        packs = [None if once is None else once.intersection(read) for read in reads]
+        with ThreadPoolExecutor() as pool:  # the compiler needs no lock of Python's
+            list(pool.map(CudaKernel.compile_prepared, self._launches, reads, packs))
+        each = zip(self._launches, reads, packs, strict=True)
+        launches = [launch.prepared(read, copies, packed) for launch, read, packed in each]
         whole = self.plan, self.proof, launches, bound
         return MultiLaunchKernel(*whole, self.program, self.size, self.plan_at)
 
@@ -118,7 +120,9 @@ class MultiLaunchKernel(GpuKernel):
         """Those that one launch reads: each launch holds a copy of its own."""
         readers = {n: [x for x in self._launches if n in x.plan.arguments] for n in names}
         alone = {n: found[0] for n, found in readers.items() if len(found) == 1}
-        return {n: like for n, x in alone.items() for like in x.held_packed(frozenset({n})).values()}
+        with ThreadPoolExecutor() as pool:  # each compiles a kernel
+            held = list(pool.map(lambda n: alone[n].held_packed(frozenset({n})), alone))
+        return {n: like for n, forms in zip(alone, held, strict=True) for like in forms.values()}
 
     def unpacked(self, name: str) -> torch.Tensor:
         return next(x for x in self._launches if name in x.plan.arguments).unpacked(name)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 from tilegen.errors import PlanError
 from tilegen.frontend.dims import the_dim
-from tilegen.frontend.program import Program, check_acyclic
+from tilegen.frontend.program import Program, Tensor, check_acyclic
 from tilegen.graph.by_threads import as_matmuls
 from tilegen.graph.forms import Place
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import GIVEN, Graph
-from tilegen.graph.pixels import alone_as_linear
+from tilegen.graph.pixels import alone_as_linear, in_rows
+from tilegen.ops.attention import AttentionAttributes
+from tilegen.ops.base import TileOp
 from tilegen.options import Options
 from tilegen.schedule.moving import MovingPlan, Ranges, opened, over
 from tilegen.schedule.order import Order, by_name, op_major
@@ -80,9 +83,10 @@ def whole_plan(program: Program, place: Place, options: Options) -> Plan:
     names = {op.name for op in fused.ops} | set(fused.tensors)
     cut = []
     for op in fused.ops:
-        asked = _of_op(options, op.name)
-        alone = alone_as_linear(fused.alone(op), place, asked)
-        cut.append(tiled(alone, place, asked, names - {op.name, op.result}))
+        asked, alone, others = _of_op(options, op.name), fused.alone(op), names - {op.name, op.result}
+        free = not any(getattr(asked, what) for what in OF_AN_OP)
+        known = _as_one_alike(alone, place, asked) if free else None
+        cut.append(known or tiled(alone_as_linear(alone, place, asked), place, asked, others))
     for op, of_op in zip(fused.ops, cut, strict=True):
         made = {o.name for o in of_op.ops if o.name != op.name} | {
             o.result for o in of_op.ops if o.result != op.result
@@ -101,6 +105,34 @@ def whole_plan(program: Program, place: Place, options: Options) -> Plan:
         program.name, sizes, place.machine, graph, arguments, (), (), op_major(graph), lowering="multi_launch"
     )
     return replace(whole, target=place.target.name, calls=program.calls, returns=program.outputs)
+
+
+def _as_one_alike(graph: Graph, place: Place, options: Options) -> Graph | None:
+    """The graph of one op, cut as one that is alike but for its names; None where that is no one op, as an
+    attention whose keys are split, or cannot be cut."""
+    (op,) = graph.ops
+    number = {name: str(n) for n, name in enumerate(graph.tensors)}
+    operands = tuple(replace(o, tensor=number[o.tensor]) for o in op.operands)
+    nameless = replace(op, name="op", operands=operands, result=number[op.result], where="")
+    tensors = tuple(replace(t, name=number[name], where="") for name, t in graph.tensors.items())
+    cut = None if isinstance(op.attributes, AttentionAttributes) else _cut(nameless, tensors, place, options)
+    if cut is None:
+        return None
+    shown = in_rows(graph) if cut.pixels and not op.pixels else graph
+    (seen,) = shown.ops
+    return shown.with_op(seen.name, seen.cut_as(cut))
+
+
+@lru_cache(maxsize=4096)
+def _cut(op: TileOp, tensors: tuple[Tensor, ...], place: Place, options: Options) -> TileOp | None:
+    """An op as it is cut best alone; None where it is not, or in several."""
+    outputs = tuple(t.name for t in tensors if t.role == "output")
+    graph = Graph("alike", {t.name: t for t in tensors}, (op,), outputs)
+    try:
+        made = tiled(alone_as_linear(graph, place, options), place, options)
+    except PlanError:  # raised again for the op that has a name
+        return None
+    return made.ops[0] if len(made.ops) == 1 else None
 
 
 def launch_plans(whole: Plan, place: Place, options: Options) -> tuple[Plan, ...]:

@@ -13,14 +13,15 @@ from tilegen.frontend.dims import most
 from tilegen.runtime import cache
 from tilegen.runtime.driver import Launcher, Module
 from tilegen.runtime.launch import Launch, counter_words
-from tilegen.runtime.nvrtc import Cubin, compile_cuda, version
+from tilegen.runtime.nvrtc import Cubin, version
 from tilegen.schedule.plan import Plan
+from tilegen.targets.alike_texts import compiled
 
 logger = logging.getLogger("tilegen")
 
 
 def fewest_spills(
-    writes: Sequence[Callable[[], str]], architecture: str, spilled: Callable[[str, str], int], program: str
+    writes: Sequence[Callable[[], str]], architecture: str, spilled: Callable[[str, str], int], plan: Plan
 ) -> tuple[str, Cubin]:
     """The first text that spills nothing, else the one that spills least. Raises CompileError where the log
     of each is bad."""
@@ -29,7 +30,7 @@ def fewest_spills(
     for write in writes:
         text = write()
         try:
-            made = compile_cuda(text, architecture)
+            made = compiled(text, plan, architecture)
             count = spilled(made.log, text)
         except CompileError as error:
             refused = error
@@ -44,7 +45,7 @@ def fewest_spills(
     if best[0]:
         logger.warning(
             "%s: ptxas spilled %d bytes of registers for %s; smaller tiles may be faster",
-            program,
+            plan.program,
             best[0],
             architecture,
         )
@@ -73,7 +74,7 @@ class CubinLibrary:
         self.plan, self.architecture = plan, architecture
 
         def build(folder: Path) -> dict[str, str]:
-            text, made = fewest_spills(writes, architecture, spilled, plan.program)
+            text, made = fewest_spills(writes, architecture, spilled, plan)
             (folder / "kernel.cu").write_text(text)
             (folder / "kernel.cubin").write_bytes(made.code)
             (folder / "log.txt").write_text(made.log)
