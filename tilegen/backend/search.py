@@ -18,14 +18,13 @@ from typing import Any
 import torch
 from torch._dynamo.utils import get_static_address_type
 from torch._subclasses.fake_tensor import DataDependentOutputException
-from torch.fx import Graph, GraphModule, Node
-from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
-from torch.fx.passes.operator_support import OperatorSupportBase
+from torch.fx import Graph, Node
 from torch.utils import _pytree as pytree
 
 from tilegen import config
 from tilegen.backend import sizes, words
 from tilegen.backend.gain import Gain, gain
+from tilegen.backend.partition import partition
 from tilegen.backend.region import Region
 from tilegen.backend.rewrite import Candidate
 from tilegen.backend.subgraph import text_of
@@ -33,6 +32,7 @@ from tilegen.errors import FormError, TilegenError
 from tilegen.frontend.dims import filled
 from tilegen.frontend.program import Program
 from tilegen.nn import patterns
+from tilegen.nn.aten_choices import COMPARISONS
 from tilegen.nn.importer import NodeError
 
 STATIC = "of weights or constants alone"  # what a region computes once, if it reads it
@@ -107,7 +107,7 @@ class _Search:
         while True:
             _leave_casts(self.graph, reasons)
             allowed = {n for n, reason in reasons.items() if not reason}
-            parts = [part for p in _partition(self.graph, allowed) if (part := _trimmed(p))]
+            parts = [part for p in partition(self.graph, allowed) if (part := _trimmed(p))]
             left: dict[Node, str] = {}
             for part in parts:
                 left |= self._left(part, kept)
@@ -152,6 +152,10 @@ class _Search:
         if elsewhere := [n for n in part if _device(n) != device]:
             blamed = {n: f"on {_device(n)}, beside {device}" for n in elsewhere}
             return _Judged(None, "of several devices", blamed)
+        if passed := [n for n in part if n.target in COMPARISONS and not inside.issuperset(n.users)]:
+            # they take torch.bool, in a spec it gives numbers
+            why = "a comparison that others than its region read"
+            return _Judged(None, why, dict.fromkeys(passed, why))
         given, weights = _given(part, self.static)
         views = {n for n in part if words.is_view(n) and words.leaves(n)}  # these stay the graph's
         own = inside - views
@@ -251,24 +255,6 @@ def _of_tangents(graph: Graph) -> set[Node]:
         if given or not found.isdisjoint(node.all_input_nodes):
             found.add(node)
     return found
-
-
-class _Support(OperatorSupportBase):
-    def __init__(self, allowed: set[Node]):
-        self.allowed = allowed
-
-    def is_node_supported(self, submodules: Any, node: Node) -> bool:
-        return node in self.allowed
-
-
-def _partition(graph: Graph, allowed: set[Node]) -> list[tuple[Node, ...]]:
-    """Nodes as parts that can each be one call, in the graph's order."""
-    module = graph.owning_module or GraphModule(torch.nn.Module(), graph)
-    order = {n: k for k, n in enumerate(graph.nodes)}
-    found = CapabilityBasedPartitioner(
-        module, _Support(allowed), allows_single_node_partition=True
-    ).propose_partitions()
-    return [tuple(sorted(p.nodes, key=order.__getitem__)) for p in found]
 
 
 def _trimmed(part: tuple[Node, ...]) -> tuple[Node, ...]:
