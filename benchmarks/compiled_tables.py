@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,18 @@ GENERATED = (
     " prompt of 64 tokens by eager torch, then one token at a time, each side with CUDA graphs of its own"
     ' (mode="reduce-overhead"). Tokens a second, medians, in turns. As eager: the share of tokens that eager'
     " torch gives; after the first other one a sequence is another."
+)
+
+
+GRADIENTS = (
+    "Gradients of whole models under the backend, of a loss that is the first result times random numbers;"
+    " every region taken that has words, 48 tokens, float32 on the CPU target beside float64. Error: of all"
+    " gradients together, and of the parameter that is furthest off, in norms."
+)
+BATCHES = (
+    "Models whose batch is marked as one that moves, called with 2, 3, 5 and 4 in turn, on the CPU target,"
+    " every region taken that has words, 24 tokens: how many graphs Dynamo compiled for all four, and how far"
+    " the worst result is from eager's, in norms."
 )
 
 
@@ -56,12 +69,31 @@ def of_models(data: Mapping[str, Any]) -> str:
         f" {statistics.geometric_mean(built):.2f} times as long to build."
     )
     absent = "".join(f"\n- {note.splitlines()[0]}" for note in data.get("notes", []))
-    return "\n\n".join([said, table(head, lines), *([f"Not measured:\n{absent}"] if absent else [])])
+    left = [f"Not measured:\n{absent}"] if absent else []
+    return "\n\n".join([textwrap.fill(said, 110), table(head, lines), *left])
 
 
 def _together(ratios: Sequence[float]) -> str:
     mean, below = statistics.geometric_mean(ratios), sum(r < 0.98 for r in ratios)
     return f"geometric mean {mean:.2f}, least {min(ratios):.2f}, {below} below 0.98"
+
+
+def of_gradients(data: Mapping[str, Any]) -> str:
+    head = ("", "parameters", "regions", "error: eager", "tilegen", "of one: eager", "tilegen")
+    return table(head, [
+        [r["model"], str(r["parameters"]), str(r["regions"]),
+         *(f"{r[what]:.1e}" for what in ("eager", "error", "eager_of_worst", "of_worst"))]
+        for r in data["rows"]
+    ])  # fmt: skip
+
+
+def of_batches(data: Mapping[str, Any]) -> str:
+    head = ("", "graphs: Inductor", "tilegen", "regions", "error: Inductor", "tilegen")
+    return table(head, [
+        [r["model"], *(str(r[what]) for what in ("graphs_inductor", "graphs", "regions")),
+         *(f"{r[what]:.1e}" for what in ("error_inductor", "error"))]
+        for r in data["rows"]
+    ])  # fmt: skip
 
 
 def of_generated(data: Mapping[str, Any]) -> str:

@@ -78,6 +78,8 @@ def sections(results: Path, gpu: str) -> list[str]:
         ("One kernel for every size", MOVING, ["moving"], _ratios),
         ("A batch that moves at every step", SERVING, ["serving"], _served),
         ("Models under torch.compile", compiled_tables.MODELS, ["models"], compiled_tables.of_models),
+        ("Gradients of models", compiled_tables.GRADIENTS, ["gradients"], compiled_tables.of_gradients),
+        ("Models whose batch moves", compiled_tables.BATCHES, ["batches"], compiled_tables.of_batches),
         ("Greedy decoding", compiled_tables.GENERATED, ["generate"], compiled_tables.of_generated),
     )
     parts = []

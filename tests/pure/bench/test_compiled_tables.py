@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.compiled_tables import of_generated, of_models
+from benchmarks.compiled_tables import of_batches, of_generated, of_gradients, of_models
 
 
 def row(model: str, backend: str, us: list[float], **more: Any) -> dict[str, Any]:
@@ -39,3 +39,15 @@ def test_the_best_of_the_others_is_told_apart_from_inductor() -> None:
     text = of_models({"rows": [*ROWS, row("slow", "inductor-flash", [80.0, 80.0])]})
     assert "of best: geometric mean 1.10, least 0.80" in text
     assert "| slow | – | 90 | 80 | 100 | **0.90** | **0.80** |" in text
+
+
+def test_gradients_beside_eagers() -> None:
+    errors = {"eager": 4e-7, "error": 5e-7, "eager_of_worst": 1e-6, "of_worst": 2e-6}
+    text = of_gradients({"rows": [{"model": "net", "parameters": 9, "regions": 3, **errors}]})
+    assert "| net | 9 | 3 | 4.0e-07 | 5.0e-07 | 1.0e-06 | 2.0e-06 |" in text
+
+
+def test_graphs_of_a_batch_that_moves() -> None:
+    row = {"model": "net", "graphs_inductor": 1, "graphs": 2, "regions": 3}
+    text = of_batches({"rows": [{**row, "error_inductor": 1e-7, "error": 2e-7}]})
+    assert "| net | 1 | 2 | 3 | 1.0e-07 | 2.0e-07 |" in text
