@@ -20,11 +20,6 @@ TYPES = {"cpu": torch.float32, "cuda": torch.bfloat16}
 Row = dict[str, Any]
 
 
-def cast(given: tuple[torch.Tensor, ...], dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
-    """Arguments in another arithmetic; whole numbers stay."""
-    return tuple(a.to(dtype) if a.is_floating_point() else a for a in given)
-
-
 def main(tool: str, text: str | None, measured: Callable[[str, str], Row]) -> int:
     """The command line of a tool that measures a model (its name, the device); 1 where a row is not `right`.
     Every region that has words is taken."""

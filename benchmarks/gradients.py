@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from benchmarks import each_model
-from benchmarks.each_model import TYPES, cast
-from benchmarks.models import MODELS, first
+from benchmarks.each_model import TYPES
+from benchmarks.models import MODELS, cast, first
 from tilegen.backend.backend import tilegen
 
 Gradients = Mapping[str, torch.Tensor]

@@ -171,6 +171,11 @@ MODELS: dict[str, Callable[[int], Made]] = {
 }
 
 
+def cast(given: tuple[torch.Tensor, ...], dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    """Arguments in another arithmetic; whole numbers stay."""
+    return tuple(a.to(dtype) if a.is_floating_point() else a for a in given)
+
+
 @contextlib.contextmanager
 def alone(lock: Path) -> Iterator[None]:
     """While no other process of this GPU has the lock."""
@@ -296,7 +301,7 @@ def ready(name: str, batch: int, max_autotune: bool, lock: Path) -> Ready:
     with torch.no_grad():
         exact = first(model(*given)).double().cpu()
     model = model.bfloat16()
-    given = tuple(a.bfloat16() if a.is_floating_point() else a for a in given)
+    given = cast(given, torch.bfloat16)
     made = Ready([], [], [], [])
     for side in sides(model, given):
         counters.clear()
