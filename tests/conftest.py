@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -44,6 +45,13 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     patch.setenv("TILEGEN_CACHE_DIR", str(shared / "cache"))
     yield
     patch.undo()
+
+
+@pytest.fixture(autouse=True)
+def nothing_known() -> None:
+    """How ops were cut before a test, maybe by a model that was patched, is forgotten."""
+    if launches := sys.modules.get("tilegen.schedule.launches"):
+        launches._cut.cache_clear()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -182,7 +182,7 @@ def of_program(name: str, program: Any) -> Outcome:
         names_a_limit = LIMIT.search(str(error)) and KNOWN.search(str(error))
         return Outcome(name, str(error), wrong="" if names_a_limit else "the reason names no limit")
     try:
-        text, made = fewest_spills(texts(plan, generate(plan)), ARCHITECTURE, spilled, plan)
+        text, made = fewest_spills(texts(plan, generate(plan)), ARCHITECTURE, spilled, plan.program)
         count = spilled(made.log, text)
     except tg.TilegenError as error:
         return Outcome(name, wrong=f"{type(error).__name__}: {error}"[:300])

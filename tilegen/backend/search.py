@@ -110,7 +110,7 @@ class _Search:
             parts = [part for p in partition(self.graph, allowed) if (part := _trimmed(p))]
             left: dict[Node, str] = {}
             for part in parts:
-                left |= self._left(part, kept)
+                left |= {n: why for n, why in self._left(part, kept).items() if n in allowed}
             if not left:
                 break
             reasons |= left

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
-from tilegen.errors import PlanError
+from tilegen.errors import PlanError, TilegenError
 from tilegen.frontend.dims import the_dim
 from tilegen.frontend.program import Program, Tensor, check_acyclic
 from tilegen.graph.by_threads import as_matmuls
@@ -15,7 +15,7 @@ from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import GIVEN, Graph
 from tilegen.graph.pixels import alone_as_linear, in_rows
 from tilegen.ops.attention import AttentionAttributes
-from tilegen.ops.base import TileOp
+from tilegen.ops.base import OpDef, TileOp, kind
 from tilegen.options import Options
 from tilegen.schedule.moving import MovingPlan, Ranges, opened, over
 from tilegen.schedule.order import Order, by_name, op_major
@@ -85,7 +85,7 @@ def whole_plan(program: Program, place: Place, options: Options) -> Plan:
     for op in fused.ops:
         asked, alone, others = _of_op(options, op.name), fused.alone(op), names - {op.name, op.result}
         free = not any(getattr(asked, what) for what in OF_AN_OP)
-        known = _as_one_alike(alone, place, asked) if free else None
+        known = _as_one_alike(alone, place) if free else None
         cut.append(known or tiled(alone_as_linear(alone, place, asked), place, asked, others))
     for op, of_op in zip(fused.ops, cut, strict=True):
         made = {o.name for o in of_op.ops if o.name != op.name} | {
@@ -107,15 +107,16 @@ def whole_plan(program: Program, place: Place, options: Options) -> Plan:
     return replace(whole, target=place.target.name, calls=program.calls, returns=program.outputs)
 
 
-def _as_one_alike(graph: Graph, place: Place, options: Options) -> Graph | None:
-    """The graph of one op, cut as one that is alike but for its names; None where that is no one op, as an
-    attention whose keys are split, or cannot be cut."""
+def _as_one_alike(graph: Graph, place: Place) -> Graph | None:
+    """The graph of one op of which nothing is asked, cut as one that is alike but for its names; None where
+    that is no one op, as an attention whose keys are split, or cannot be cut."""
     (op,) = graph.ops
     number = {name: str(n) for n, name in enumerate(graph.tensors)}
     operands = tuple(replace(o, tensor=number[o.tensor]) for o in op.operands)
     nameless = replace(op, name="op", operands=operands, result=number[op.result], where="")
     tensors = tuple(replace(t, name=number[name], where="") for name, t in graph.tensors.items())
-    cut = None if isinstance(op.attributes, AttentionAttributes) else _cut(nameless, tensors, place, options)
+    whole = not isinstance(op.attributes, AttentionAttributes)
+    cut = _cut(kind(op.kind), nameless, tensors, place) if whole else None
     if cut is None:
         return None
     shown = in_rows(graph) if cut.pixels and not op.pixels else graph
@@ -124,13 +125,14 @@ def _as_one_alike(graph: Graph, place: Place, options: Options) -> Graph | None:
 
 
 @lru_cache(maxsize=4096)
-def _cut(op: TileOp, tensors: tuple[Tensor, ...], place: Place, options: Options) -> TileOp | None:
-    """An op as it is cut best alone; None where it is not, or in several."""
+def _cut(known_as: OpDef, op: TileOp, tensors: tuple[Tensor, ...], place: Place) -> TileOp | None:
+    """An op as it is cut best alone; None where it is not, or in several. known_as: what its kind stands for
+    now, since a user may define one of his own anew."""
     outputs = tuple(t.name for t in tensors if t.role == "output")
     graph = Graph("alike", {t.name: t for t in tensors}, (op,), outputs)
     try:
-        made = tiled(alone_as_linear(graph, place, options), place, options)
-    except PlanError:  # raised again for the op that has a name
+        made = tiled(alone_as_linear(graph, place, Options()), place, Options())
+    except TilegenError:  # raised again for the op that has a name
         return None
     return made.ops[0] if len(made.ops) == 1 else None
 

@@ -13,15 +13,14 @@ from tilegen.frontend.dims import most
 from tilegen.runtime import cache
 from tilegen.runtime.driver import Launcher, Module
 from tilegen.runtime.launch import Launch, counter_words
-from tilegen.runtime.nvrtc import Cubin, version
+from tilegen.runtime.nvrtc import Cubin, compile_cuda, version
 from tilegen.schedule.plan import Plan
-from tilegen.targets.alike_texts import compiled
 
 logger = logging.getLogger("tilegen")
 
 
 def fewest_spills(
-    writes: Sequence[Callable[[], str]], architecture: str, spilled: Callable[[str, str], int], plan: Plan
+    writes: Sequence[Callable[[], str]], architecture: str, spilled: Callable[[str, str], int], program: str
 ) -> tuple[str, Cubin]:
     """The first text that spills nothing, else the one that spills least. Raises CompileError where the log
     of each is bad."""
@@ -30,7 +29,7 @@ def fewest_spills(
     for write in writes:
         text = write()
         try:
-            made = compiled(text, plan, architecture)
+            made = compile_cuda(text, architecture)
             count = spilled(made.log, text)
         except CompileError as error:
             refused = error
@@ -45,7 +44,7 @@ def fewest_spills(
     if best[0]:
         logger.warning(
             "%s: ptxas spilled %d bytes of registers for %s; smaller tiles may be faster",
-            plan.program,
+            program,
             best[0],
             architecture,
         )
@@ -74,7 +73,7 @@ class CubinLibrary:
         self.plan, self.architecture = plan, architecture
 
         def build(folder: Path) -> dict[str, str]:
-            text, made = fewest_spills(writes, architecture, spilled, plan)
+            text, made = fewest_spills(writes, architecture, spilled, plan.program)
             (folder / "kernel.cu").write_text(text)
             (folder / "kernel.cubin").write_bytes(made.code)
             (folder / "log.txt").write_text(made.log)

@@ -7,8 +7,9 @@ import pytest
 import tilegen as tg
 from benchmarks.workloads import tasks
 from tilegen.arch.machine import machine
-from tilegen.errors import PlanError
+from tilegen.errors import AnalysisError, PlanError
 from tilegen.frontend.program import Program
+from tilegen.ops import base
 from tilegen.options import Options
 from tilegen.schedule import launches
 from tilegen.targets.select import place
@@ -53,6 +54,40 @@ def test_what_is_asked_of_one_op_is_its_own() -> None:
     asked = Options(tiles=(("b", (64, 64, 64)),))
     first, second = launches.launches_of(program, PLACES[0], asked).each
     assert second.graph.ops[0].tile == (64, 64, 64) != first.graph.ops[0].tile
+
+
+@tg.spec
+def rows(dtype="float32"):
+    return tg.softmax(tg.input("x", (256, 1024), dtype), name="mine")
+
+
+@pytest.fixture
+def softmax(monkeypatch: pytest.MonkeyPatch) -> type[base.OpDef]:
+    """Its kind, whose definition is there again afterwards."""
+    monkeypatch.setattr(base, "_OP_DEFS", dict(base._OP_DEFS))
+    return type(base.kind("softmax"))
+
+
+def test_a_kind_that_is_defined_anew_is_cut_anew(softmax: type[base.OpDef]) -> None:
+    (before,) = launches.launches_of(rows(), PLACES[0], Options()).each
+
+    class Again(softmax):
+        def tiles(self, b, machine):
+            return [(7, *tile[1:]) for tile in super().tiles(b, machine)]
+
+    base.register(Again)
+    (after,) = launches.launches_of(rows(), PLACES[0], Options()).each
+    assert before.graph.ops[0].tile[0] != 7 == after.graph.ops[0].tile[0]
+
+
+def test_any_error_names_the_op_and_its_place(softmax: type[base.OpDef]) -> None:
+    class Without(softmax):
+        def tiles(self, b, machine):
+            raise AnalysisError(f"{b.op.name} at {b.op.where}: no tile")
+
+    base.register(Without)
+    with pytest.raises(AnalysisError, match=r"mine at .*test_launches.py:\d+: no tile"):
+        launches.launches_of(rows(), PLACES[0], Options())
 
 
 def test_an_error_names_the_op_that_was_given() -> None:
