@@ -2,7 +2,7 @@
 
 python -m benchmarks.batches bert resnet50 -o FILE      on this GPU, else on the CPU target
 
-Models are those of benchmarks.models; the batch is marked as one that moves, and is 2, 3, 5 and 4 in turn;
+Models are those of benchmarks.zoo; the batch is marked as one that moves, and is 2, 3, 5 and 4 in turn;
 every region that has words is taken. Arithmetic is bfloat16 on a GPU, float32 on a CPU. A row: how many
 graphs Dynamo compiled for all batches under Inductor and under tilegen, tilegen's regions, and how far the
 worst result of each is from eager's, in norms. Ends with 1 where tilegen needs a graph more, or is off by
@@ -22,7 +22,7 @@ import torch
 
 from benchmarks import each_model
 from benchmarks.each_model import TYPES
-from benchmarks.models import MODELS, cast, first
+from benchmarks.zoo import MODELS, cast, first
 from tilegen.backend.backend import tilegen
 
 BATCHES = (2, 3, 5, 4)

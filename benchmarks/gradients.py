@@ -2,7 +2,7 @@
 
 python -m benchmarks.gradients bert resnet50 -o FILE      on this GPU, else on the CPU target
 
-Models are those of benchmarks.models, in eval mode; the loss is the first result times random normal
+Models are those of benchmarks.zoo, in eval mode; the loss is the first result times random normal
 numbers; every region that has words is taken. Eager's arithmetic and tilegen's is bfloat16 on a GPU, float32
 on a CPU; both are compared with float32, float64. A row: regions, and how far all gradients together are off,
 and those of the worst parameter, in norms. Ends with 1 where tilegen is further off than eager, by a quarter.
@@ -20,7 +20,7 @@ import torch
 
 from benchmarks import each_model
 from benchmarks.each_model import TYPES
-from benchmarks.models import MODELS, cast, first
+from benchmarks.zoo import MODELS, cast, first
 from tilegen.backend.backend import tilegen
 
 Gradients = Mapping[str, torch.Tensor]

@@ -186,10 +186,6 @@ class CudaKernel(GpuKernel):
         found = held_whole(self.plan.graph, library.packed.values())
         return {name: forms for name, forms in found.items() if name in names}
 
-    def compile_prepared(self, weights: Iterable[str], once: frozenset[str] | None = None) -> None:
-        """What prepared() of these weights would compile; by any thread."""
-        self._library_packing(frozenset({*self._bound, *weights}) if once is None else once)
-
     def _library_packing(self, names: frozenset[str]) -> CudaLibrary:
         """The kernel that reads these packed where it can."""
         if names not in self._libraries:

@@ -102,12 +102,10 @@ class MultiLaunchKernel(GpuKernel):
         """As CudaKernel.prepared, for the launches that read these arguments."""
         bound = self._with_bound(weights)
         bound |= {name: without_memory(bound[name]) for name in once or ()}
-        reads = [{n: a for n, a in weights.items() if n in x.plan.arguments} for x in self._launches]
-        packs = [None if once is None else once.intersection(read) for read in reads]
-        with _compilers() as pool:
-            list(pool.map(CudaKernel.compile_prepared, self._launches, reads, packs))
-        each = zip(self._launches, reads, packs, strict=True)
-        launches = [launch.prepared(read, copies, packed) for launch, read, packed in each]
+        launches = []
+        for launch in self._launches:
+            read = {n: a for n, a in weights.items() if n in launch.plan.arguments}
+            launches.append(launch.prepared(read, copies, None if once is None else once.intersection(read)))
         whole = self.plan, self.proof, launches, bound
         return MultiLaunchKernel(*whole, self.program, self.size, self.plan_at)
 
@@ -120,9 +118,7 @@ class MultiLaunchKernel(GpuKernel):
         """Those that one launch reads: each launch holds a copy of its own."""
         readers = {n: [x for x in self._launches if n in x.plan.arguments] for n in names}
         alone = {n: found[0] for n, found in readers.items() if len(found) == 1}
-        with _compilers() as pool:
-            held = list(pool.map(lambda n: alone[n].held_packed(frozenset({n})), alone))
-        return {n: like for n, forms in zip(alone, held, strict=True) for like in forms.values()}
+        return {n: like for n, x in alone.items() for like in x.held_packed(frozenset({n})).values()}
 
     def unpacked(self, name: str) -> torch.Tensor:
         return next(x for x in self._launches if name in x.plan.arguments).unpacked(name)
@@ -175,14 +171,6 @@ def _remade(
         early = any(launch.programmatic for launch in launches)
         certificate = certify_launches(whole, proofs, plans, early)
     return MultiLaunchKernel(whole, certificate, launches, bound, program, size, plan_at)
-
-
-def _compilers() -> ThreadPoolExecutor:
-    """Threads that compile, for which the compiler needs no lock of Python's, for the GPU that is current
-    here: each thread has one of its own."""
-    import torch
-
-    return ThreadPoolExecutor(initializer=torch.cuda.set_device, initargs=(torch.cuda.current_device(),))
 
 
 def compile_multi_launch(

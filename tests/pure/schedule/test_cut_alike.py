@@ -86,7 +86,7 @@ def test_any_error_names_the_op_and_its_place(softmax: type[base.OpDef]) -> None
             raise AnalysisError(f"{b.op.name} at {b.op.where}: no tile")
 
     base.register(Without)
-    with pytest.raises(AnalysisError, match=r"mine at .*test_launches.py:\d+: no tile"):
+    with pytest.raises(AnalysisError, match=r"mine at .*test_cut_alike.py:\d+: no tile"):
         launches.launches_of(rows(), PLACES[0], Options())
 
 
