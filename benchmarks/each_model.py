@@ -12,7 +12,7 @@ import torch
 
 from benchmarks import zoo
 from benchmarks.models import command
-from benchmarks.zoo import MODELS
+from benchmarks.zoo import MODELS, named
 from tilegen import config
 from tilegen.bench.compare import cpu_environment, heading, save
 from tilegen.bench.environment import environment
@@ -26,12 +26,10 @@ def main(tool: str, text: str | None, measured: Callable[[str, str], Row]) -> in
     Every region that has words is taken."""
     raw = argparse.RawDescriptionHelpFormatter
     p = argparse.ArgumentParser(tool, description=text, formatter_class=raw)
-    p.add_argument("models", nargs="+", metavar="MODEL", help=", ".join(MODELS))
+    p.add_argument("models", nargs="+", type=named, metavar="MODEL", help=", ".join(MODELS))
     p.add_argument("-o", "--out", type=Path)
     p.add_argument("--sequence", type=int, default=zoo.SEQUENCE, help="tokens of those that read any")
     asked = p.parse_args()
-    if unknown := set(asked.models) - MODELS.keys():
-        p.error(f"no model {', '.join(sorted(unknown))}; they are {', '.join(MODELS)}")
     zoo.SEQUENCE, config.min_gain = asked.sequence, 0
     device = "cuda" if torch.cuda.is_available() else "cpu"
     place = environment() if device == "cuda" else cpu_environment()

@@ -3,6 +3,7 @@ weights are random, nothing is fetched, decoders have four layers."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 from typing import Any
 
@@ -135,6 +136,13 @@ MODELS: dict[str, Callable[[int], Made]] = {
     "mixer": _of_timm("mixer_b16_224"),
     "resmlp": _of_timm("resmlp_12_224"),
 }
+
+
+def named(name: str) -> str:
+    """A model's name, as a command line takes it."""
+    if name not in MODELS:
+        raise argparse.ArgumentTypeError(f"no model {name}; they are {', '.join(MODELS)}")
+    return name
 
 
 def cast(given: tuple[torch.Tensor, ...], dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
