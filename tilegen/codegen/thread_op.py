@@ -54,8 +54,9 @@ from tilegen.ops.topk import TopkAttributes
 from tilegen.ops.upsample import UpsampleAttributes
 
 HELD = 8  # eights of columns that a thread holds of a row
+HELD_NARROW = 4  # of one that less than a warp has
 EARLY = 128  # bytes of each of a norm's vectors besides
-VECTOR = 8
+VECTOR, WARP = 8, 32
 MOST_COLUMNS = 1 << 24  # whose numbers are exact as floats
 MOST_SPLITS = 16  # of the keys: eights of each that a thread holds
 # whose threads hold a row
@@ -430,9 +431,11 @@ class ThreadOp(MacroOp):
 
     @property
     def threads_of_row(self) -> int:
-        """As few as hold it, but all threads are to have one of the tile's rows."""
-        fewest = next((n for n in (32, 64, 128) if self.held_columns <= n * VECTOR * HELD), THREADS)
-        fair = next(n for n in (32, 64, 128, THREADS) if n * self.most_rows >= THREADS)
+        """As few as hold it, but all threads are to have one of the tile's rows. A whole warp has a row with
+        ends, up to 14 columns that are a thread's each."""
+        held = {n: HELD if n >= WARP else 0 if self.has_ends else HELD_NARROW for n in (4, 8, 16, 32, 64, 128)}
+        fewest = next((n for n in held if self.held_columns <= n * VECTOR * held[n]), THREADS)
+        fair = next(n for n in (*held, THREADS) if n * self.most_rows >= THREADS)
         return max(fewest, fair)
 
     @property
