@@ -61,7 +61,7 @@ def inductor_times_alone(lock: Path) -> None:
 
     @functools.wraps(timed_by_inductor)
     def timed_alone(choice: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
-        choice()  # without the lock: what a first call loads takes the host ten times as long as all the others
+        choice()  # without the lock: its first call loads the kernel, which takes longer than all others
         torch.cuda.synchronize()
         with alone(lock):
             return timed_by_inductor(choice, *args, **kwargs)

@@ -203,6 +203,7 @@ def equation(b: OpInstance) -> str:
     text = f"{b.op.result} [{shape}] = {word}({', '.join(given)})"
     if b.op.epilogue and b.op.epilogue.expression != "acc0":
         text += f", then {b.op.epilogue.expression}"
-        extras = [f"e{n} = {words(b.op.operands[i])}" for n, (i, _) in enumerate(b.op.epilogue.operands)]
+        called = {f"e{n}": words(b.op.operands[i]) for n, (i, _) in enumerate(b.op.epilogue.operands)}
+        extras = [f"{name} = {word}" for name, word in called.items() if name != word]
         text += f" with {', '.join(extras)}" if extras else ""
     return text

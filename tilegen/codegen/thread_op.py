@@ -433,7 +433,8 @@ class ThreadOp(MacroOp):
     def threads_of_row(self) -> int:
         """As few as hold it, but all threads are to have one of the tile's rows. A whole warp has a row with
         ends, up to 14 columns that are a thread's each."""
-        held = {n: HELD if n >= WARP else 0 if self.has_ends else HELD_NARROW for n in (4, 8, 16, 32, 64, 128)}
+        narrow = 0 if self.has_ends else HELD_NARROW
+        held = {n: HELD if n >= WARP else narrow for n in (4, 8, 16, 32, 64, 128)}
         fewest = next((n for n in held if self.held_columns <= n * VECTOR * held[n]), THREADS)
         fair = next(n for n in (*held, THREADS) if n * self.most_rows >= THREADS)
         return max(fewest, fair)

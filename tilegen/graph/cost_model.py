@@ -25,7 +25,14 @@ from tilegen.ops.append import AppendAttributes
 from tilegen.ops.attention import AttentionAttributes, splits
 from tilegen.ops.base import OpInstance, ceil_div
 from tilegen.ops.gemm import LinearAttributes, groups
+from tilegen.ops.norm import NormAttributes
+from tilegen.ops.softmax import SoftmaxAttributes
 from tilegen.ops.strided_copy import StridedCopyAttributes
+
+# Of a tile's fixed cost, what one of narrow rows has: fewer threads than a warp share them, so it is one
+# turn of loads. Fitted to 17 norms and softmaxes of 64 to 512 columns (docs/perf-log.md, 2026-11-29).
+NARROW = 512  # columns
+OF_NARROW_NORM, OF_NARROW_SOFTMAX = 0.375, 0.625
 
 # --- a tile of any op ---------------------------------------------------------------------------------------
 
@@ -75,8 +82,9 @@ def tile_times(b: OpInstance, machine: Machine, stages: int = 0) -> Array:
     if attention_time.by_tensor_cores(b, machine):
         return attention_time.tile_times(b, machine)
     steps, mean = tiles_of(b).steps, float(np.mean(tiles_of(b).steps))
-    work = tile_us(b, machine) - machine.tile_us
-    return machine.tile_us + work * steps / mean if mean > 0 else np.full(len(steps), machine.tile_us)
+    fixed = _fixed_us(b, machine)
+    work = tile_us(b, machine) - fixed
+    return fixed + work * steps / mean if mean > 0 else np.full(len(steps), fixed)
 
 
 def _tile_us(b: OpInstance, machine: Machine) -> float:
@@ -86,7 +94,18 @@ def _tile_us(b: OpInstance, machine: Machine) -> float:
     tiles = max(1, math.prod(int(n) for n in b.grid))
     memory = b.operand_bytes / tiles / b.op.cluster / (machine.memory * share)
     cache = _tile_bytes(b) / b.op.cluster / (machine.cache * share)
-    return machine.tile_us + 1e6 * max(compute, memory, cache)
+    return _fixed_us(b, machine) + 1e6 * max(compute, memory, cache)
+
+
+def _fixed_us(b: OpInstance, machine: Machine) -> float:
+    """What a tile costs besides its bytes and products."""
+    columns, share = b.out[-1], 1.0
+    if machine.architecture.mma_sync and isinstance(columns, int) and columns <= NARROW and columns % 8 == 0:
+        if isinstance(b.attributes, NormAttributes):
+            share = OF_NARROW_NORM
+        elif isinstance(b.attributes, SoftmaxAttributes):
+            share = OF_NARROW_SOFTMAX
+    return machine.tile_us * share
 
 
 def _copied_us(b: OpInstance, machine: Machine, elements: Any) -> float:

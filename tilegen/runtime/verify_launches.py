@@ -32,8 +32,8 @@ from typing import Generic
 from tilegen.errors import ProofError
 from tilegen.graph.graph import Graph
 from tilegen.proof.checker import Certificate, CheckResult, check_sums, check_values
-from tilegen.runtime.alike import nameless
 from tilegen.runtime.verify import certify_range, verify
+from tilegen.schedule.alike import nameless
 from tilegen.schedule.launches import Launches, P
 from tilegen.schedule.moving import MovingPlan
 from tilegen.schedule.plan import Plan

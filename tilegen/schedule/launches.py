@@ -17,6 +17,7 @@ from tilegen.graph.pixels import alone_as_linear, in_rows
 from tilegen.ops.attention import AttentionAttributes
 from tilegen.ops.base import OpDef, TileOp, kind
 from tilegen.options import Options
+from tilegen.schedule.alike import unnamed_graph
 from tilegen.schedule.moving import MovingPlan, Ranges, opened, over
 from tilegen.schedule.order import Order, by_name, op_major
 from tilegen.schedule.plan import Plan
@@ -110,13 +111,9 @@ def whole_plan(program: Program, place: Place, options: Options) -> Plan:
 def _as_one_alike(graph: Graph, place: Place) -> Graph | None:
     """The graph of one op of which nothing is asked, cut as one that is alike but for its names; None where
     that is no one op, as an attention whose keys are split, or cannot be cut."""
-    (op,) = graph.ops
-    number = {name: str(n) for n, name in enumerate(graph.tensors)}
-    operands = tuple(replace(o, tensor=number[o.tensor]) for o in op.operands)
-    nameless = replace(op, name="op", operands=operands, result=number[op.result], where="")
-    tensors = tuple(replace(t, name=number[name], where="") for name, t in graph.tensors.items())
+    (op,), alike = graph.ops, unnamed_graph(graph)
     whole = not isinstance(op.attributes, AttentionAttributes)
-    cut = _cut(kind(op.kind), nameless, tensors, place) if whole else None
+    cut = _cut(kind(op.kind), *alike.ops, tuple(alike.tensors.values()), place) if whole else None
     if cut is None:
         return None
     shown = in_rows(graph) if cut.pixels and not op.pixels else graph

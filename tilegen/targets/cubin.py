@@ -14,6 +14,7 @@ from tilegen.runtime import cache
 from tilegen.runtime.driver import Launcher, Module
 from tilegen.runtime.launch import Launch, counter_words
 from tilegen.runtime.nvrtc import Cubin, compile_cuda, version
+from tilegen.schedule.alike import written_as
 from tilegen.schedule.plan import Plan
 
 logger = logging.getLogger("tilegen")
@@ -79,8 +80,9 @@ class CubinLibrary:
             (folder / "log.txt").write_text(made.log)
             return {"note": f"{plan.program} {dict(plan.sizes)} {architecture}"}
 
+        written = written_as(plan).plan.digest
         self.files = cache.get_or_build(
-            "binaries", cache.key_of(plan.digest, architecture, version(), *kind), build
+            "binaries", cache.key_of(written, architecture, version(), *kind), build
         )
 
     @property

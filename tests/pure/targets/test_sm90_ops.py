@@ -45,7 +45,7 @@ def test_norms_ask_for_their_vectors_before_a_tile_may_begin() -> None:
     text = generate(next(c for c in OPS if c.name == "norms, M = 1000, float16").plan()).text
     for name, vectors in (("n1", ["T.g"]), ("n2", ["T.g", "T.bias"])):
         tile = text[text.index(f"tg_run_{name}(") : text.index("\n}\n", text.index(f"tg_run_{name}("))]
-        assert all(tile.index(f"tg_get8_packed({v} +") < tile.index("start();") for v in vectors)
+        assert all(tile.index(f"tg_get8_packed_constant({v} +") < tile.index("start();") for v in vectors)
         row = tile[tile.index("start();") :]
         assert (
             row.count("tg_get8_packed(") == 1

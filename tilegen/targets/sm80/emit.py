@@ -21,6 +21,7 @@ from tilegen.errors import PlanError
 from tilegen.graph.positions import Position, positions
 from tilegen.ops.base import OpInstance
 from tilegen.ops.gemm import LinearAttributes
+from tilegen.schedule.alike import written_as
 from tilegen.schedule.plan import Plan
 from tilegen.targets.sm80.block import SLOT, WARPS
 from tilegen.targets.sm80.product import (
@@ -51,9 +52,8 @@ def generate(plan: Plan, architecture: str) -> PortableSource:
             f"sm_80 has no form for a size that moves ({plan.dim.name}), sm_90a and cpu have; give it a"
             " number"
         )
-    ops = tuple(portable_op(plan, b, architecture) for b in plan.bounds)
-    ring = max(op.shared_bytes for op in ops)
-    text = partial(_text, plan, architecture, ops, ring)
+    ring = max(portable_op(plan, b, architecture).shared_bytes for b in plan.bounds)
+    text = partial(_text, written_as(plan).plan, architecture, ring)
     return PortableSource(text, ring + SLOT, positions(plan.graph))
 
 
@@ -106,7 +106,8 @@ class PortableKernel(ThreadKernel):
         return any(op.turning for op in self.thread_tiles)
 
 
-def _text(plan: Plan, architecture: str, ops: tuple[PortableProduct | ThreadTile, ...], ring: int) -> str:
+def _text(plan: Plan, architecture: str, ring: int) -> str:
+    ops = tuple(portable_op(plan, b, architecture) for b in plan.bounds)
     products = tuple(op for op in ops if isinstance(op, PortableProduct))
     tiles = tuple(op for op in ops if isinstance(op, ThreadTile))
     text = render(

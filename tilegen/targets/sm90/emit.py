@@ -11,6 +11,7 @@ from tilegen.codegen.environment import Source, render
 from tilegen.codegen.tidy import tidied
 from tilegen.frontend.dims import most
 from tilegen.graph.positions import Position, positions
+from tilegen.schedule.alike import written_as
 from tilegen.schedule.plan import Plan
 from tilegen.targets.sm90.kernel import Kernel
 from tilegen.targets.sm90.ops import hopper_op, layout_of, refuse_parameters
@@ -48,6 +49,27 @@ def generate(plan: Plan, packed: frozenset[str] = frozenset(), variant: str = ""
     variant: "trace" notes times; "jitter" sleeps for random times before waits and posts and after products,
     to stress the order. PlanError where an op has no form on sm_90a.
     """
+    kernel = _kernel(plan, packed, variant)
+    layout, found = kernel.layout, kernel.bodies
+    write = partial(_text, plan, packed, variant)
+    return HopperSource(
+        partial(write, REGISTERS),
+        partial(write, ROOMY),
+        tuple(m for body in found for same in body.maps for m in same),
+        (
+            *plan.graph.tensors,
+            *(tensor for body in found for member in body.tensors for _, _, tensor in member),
+        ),
+        tuple((f"{op.name}_b", op) for op in layout.products if op.packing),
+        layout.bytes,
+        layout.cluster,
+        kernel.turns,
+        positions(plan.graph),
+        plan.machine.sms if layout.by_gpc else 0,
+    )
+
+
+def _kernel(plan: Plan, packed: frozenset[str], variant: str) -> Kernel:
     plan.refuse_other("sm_90a")
     ops = tuple(hopper_op(plan, b, packed) for b in plan.bounds)
     layout = layout_of(plan, ops)
@@ -58,25 +80,12 @@ def generate(plan: Plan, packed: frozenset[str] = frozenset(), variant: str = ""
         if isinstance(plan.scheduling, str)
         else max(len(ranks) for ranks in plan.scheduling)
     )
-    kernel = Kernel(plan, found, layout, variant, turns)
-    return HopperSource(
-        partial(_text, kernel, REGISTERS),
-        partial(_text, kernel, ROOMY),
-        tuple(m for body in found for same in body.maps for m in same),
-        (
-            *plan.graph.tensors,
-            *(tensor for body in found for member in body.tensors for _, _, tensor in member),
-        ),
-        tuple((f"{op.name}_b", op) for op in layout.products if op.packing),
-        layout.bytes,
-        layout.cluster,
-        turns,
-        positions(plan.graph),
-        plan.machine.sms if layout.by_gpc else 0,
-    )
+    return Kernel(plan, found, layout, variant, turns)
 
 
-def _text(kernel: Kernel, registers: tuple[int, int]) -> str:
+def _text(plan: Plan, packed: frozenset[str], variant: str, registers: tuple[int, int]) -> str:
+    written = written_as(plan)
+    kernel = _kernel(written.plan, frozenset(written.names[name] for name in packed), variant)
     text = render(
         "cuda/sm90/kernel.cu.j2",
         kernel=kernel,

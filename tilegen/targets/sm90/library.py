@@ -12,6 +12,7 @@ from tilegen.frontend.dims import most
 from tilegen.runtime.driver import Module, Parameters, Place, encode
 from tilegen.runtime.launch import MISPLACED, Launch, TensorMap
 from tilegen.runtime.sms import lists_of_sms
+from tilegen.schedule.alike import written_as
 from tilegen.schedule.plan import Plan
 from tilegen.targets.cubin import CubinLibrary
 from tilegen.targets.sm90.emit import HopperSource, generate
@@ -52,7 +53,9 @@ class HopperLibrary(CubinLibrary):
         self.generated: HopperSource = generate(plan, packed, variant)
         self.packed: dict[str, Product] = dict(self.generated.packed)
         # prepared weights that are not packed need no binary of their own
-        made_of = sorted({name for op in self.packed.values() if op.packing for name in op.packing.tensors})
+        called = written_as(plan).names
+        packed_tensors = {name for op in self.packed.values() if op.packing for name in op.packing.tensors}
+        made_of = sorted(called[name] for name in packed_tensors)
         super().__init__(plan, texts(plan, self.generated), ARCHITECTURE, variant, *made_of, spilled=spilled)
 
     @property

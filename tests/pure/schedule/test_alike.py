@@ -1,26 +1,35 @@
-"""Launches that differ by names alone are proved once; whatever else differs is proved anew."""
+"""Launches that differ by names alone are proved once and have one kernel; whatever else differs is proved
+anew and has another."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
 import tilegen as tg
+from tests.everywhere import drawn_programs
 from tilegen.arch.machine import machine
 from tilegen.errors import ProofError
 from tilegen.frontend.program import Program
 from tilegen.options import Options
 from tilegen.runtime import verify_launches
-from tilegen.runtime.alike import nameless
 from tilegen.runtime.verify_launches import prove_launches
+from tilegen.schedule.alike import nameless, written_as
 from tilegen.schedule.launches import Launches, launches_of, moving_launches
 from tilegen.schedule.moving import MovingPlan
 from tilegen.schedule.plan import Plan
 from tilegen.targets import select
+from tilegen.targets.sm80.library import PortableLibrary
+from tilegen.targets.sm90.emit import generate
+from tilegen.targets.sm90.launch import maps_at
+from tilegen.targets.sm90.library import HopperLibrary
 
 PLACE = select.place(machine("h200"), "sm_90a")
+DRAWN = [p for p in drawn_programs(80, 11) if p.dtype != "float32"][:40]
 
 
 @tg.spec
@@ -99,3 +108,62 @@ def test_a_wrong_launch_among_those_alike_is_found() -> None:
     wrong = replace(made.each[1], scheduling=(tuple(first), *others))
     with pytest.raises(ProofError):
         prove_launches(Launches(made.whole, (made.each[0], wrong, *made.each[2:])), True)
+
+
+# --- their kernels ------------------------------------------------------------------------------------------
+
+
+@tg.spec
+def named(name: str, M: int = 96) -> tg.Value:
+    """A product with a bias and a residual, whose names are all of one's choice."""
+    x, w = tg.input(f"{name}", (M, 64)), tg.weight(f"{name}_w", (64, 64))
+    bias, r = tg.weight(f"{name}_b", (64,)), tg.input(f"{name}_r", (M, 64))
+    return tg.relu(tg.linear(x, w, bias, name=f"{name}_y") + r, name=f"{name}_z")
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_80"])
+def test_names_are_not_in_a_launchs_kernel(target: str) -> None:
+    """Such as those of functions and types that the kernel uses."""
+    place = select.place(machine("h200"), target)
+    texts = set[str]()
+    for name in ("x", "expf", "logf", "Op", "smem", "tile", "y"):
+        (plan,) = launches_of(named(name=name), place, Options()).each
+        texts.add(place.target.emit(plan, "sm_80").text)
+    assert len(texts) == 1
+
+
+@pytest.mark.parametrize("kind", [HopperLibrary, partial(PortableLibrary, architecture="sm_80")])
+def test_launches_that_are_alike_have_one_binary(kind: Any) -> None:
+    place = select.place(machine("h200"), "sm_90a" if kind is HopperLibrary else "sm_80")
+    each = launches_of(layers(M=96), place, Options()).each
+    binaries = [kind(plan).files["kernel.cubin"] for plan in each]
+    assert len(set(binaries[:3])) == 1 and len(set(binaries)) == 3
+
+
+def test_packed_weights_of_launches_that_are_alike_have_one_binary() -> None:
+    each = launches(layers(M=16)).each[:3]
+    packed = [HopperLibrary(plan, frozenset(plan.arguments)) for plan in each]
+    assert all(library.packed for library in packed)
+    assert len({library.files["kernel.cubin"] for library in packed}) == 1
+    assert packed[0].files != HopperLibrary(each[0]).files
+
+
+def launched(plan: Plan, names: Mapping[str, str]) -> list[Any]:
+    """All that a launch is made of, in other names."""
+    source = generate(plan)
+    return [
+        source.text,
+        [names[name] for name in source.tensors],
+        [replace(m, name="", tensor=names[m.tensor]) for m in maps_at(plan, source, 0)],
+        [(names[p.tensor], p.rows, p.room) for p in source.positions],
+        *(source.shared_bytes, source.cluster, source.turns, source.lists, source.threads),
+    ]
+
+
+@pytest.mark.parametrize("n", range(40))
+def test_a_launch_gives_what_its_kernel_reads(n: int) -> None:
+    """Addresses, tensor maps and positions stand where the text, which has other names, looks for them."""
+    for plan in launches(DRAWN[n].program).each:
+        told = written_as(plan)
+        itself = {name: name for name in told.plan.graph.tensors}
+        assert launched(plan, told.names) == launched(told.plan, itself)
