@@ -1,6 +1,7 @@
 """Whole models under torch.compile(backend="tilegen") beside Inductor, each forward pass in a CUDA graph.
 
 python -m benchmarks.models bert llama -o FILE --rounds 7        on this GPU; no name: all of them
+python -m benchmarks.models --more -o FILE                    those that FILE has not yet
 
 Configurations are those of the packages, weights random, nothing is fetched; decoders have four layers.
 Eager, Inductor and tilegen take turns, round by round, and with transformers' models Inductor without masks
@@ -28,7 +29,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -217,6 +218,7 @@ class Worker:
 
     def __init__(self, name: str, gpu: int, arguments: Sequence[str], seconds: float, folder: Path):
         self.name, self.gpu, self.errors = name, gpu, folder / name
+        self.late = ""  # where it was ended
         with self.errors.open("w") as errors:
             self.process = subprocess.Popen(
                 [
@@ -238,8 +240,12 @@ class Worker:
                     "TILEGEN_CACHE_DIR": str(folder / f"{name}.cache"),
                 },
             )
-        self.limit = threading.Timer(seconds, self.process.kill)
+        self.limit = threading.Timer(seconds, self._give_up, [f"not ready in {seconds:.0f} s"])
         self.limit.start()
+
+    def _give_up(self, why: str) -> None:
+        self.late = why
+        self.process.kill()
 
     def _line(self, wanted: Callable[[str], bool]) -> str:
         """The next line of the process that is wanted; empty where it ends before."""
@@ -262,17 +268,19 @@ class Worker:
         return json.loads(line) if line else []
 
     def why(self) -> str:
-        """What it said last."""
+        """Why it gave no rows: it was late, or what it said last."""
         self.process.wait()
-        return f"{self.name}: ended: {self.errors.read_text().strip()[-300:]}"
+        return f"{self.name}: {self.late or f'ended: {self.errors.read_text().strip()[-300:]}'}"
 
 
 class File:
-    """A result file, written after each model, so that nothing is lost where time runs out."""
+    """A result file, written after each model, so that nothing is lost where time runs out. earlier: such a
+    file, whose rows stay."""
 
-    def __init__(self, out: Path | None, begun: dict[str, Any]):
-        self.out, self.begun = out, begun
-        self.rows: list[Any] = []
+    def __init__(self, out: Path | None, begun: dict[str, Any], earlier: Mapping[str, Any] | None = None):
+        self.out = out
+        self.begun = {**begun, "remarks": remarks_of(earlier) if earlier else []}
+        self.rows: list[Any] = list(earlier["rows"]) if earlier else []
         self.notes: list[str] = []
         self.lock = threading.Lock()
 
@@ -299,7 +307,20 @@ class File:
 
     def _save(self) -> None:
         if self.out:
-            save({**self.begun, "remarks": [], "notes": self.notes, "rows": self.rows}, self.out)
+            save({**self.begun, "notes": self.notes, "rows": self.rows}, self.out)
+
+
+def models_of(data: Mapping[str, Any]) -> list[str]:
+    """Those that a result file has."""
+    return list(dict.fromkeys(row["model"] for row in data["rows"]))
+
+
+def remarks_of(earlier: Mapping[str, Any]) -> list[str]:
+    """Which models a file had before others were measured, and how."""
+    told = [r.partition(" by `")[0].split(", ") for r in earlier["remarks"]]
+    own = [name for name in models_of(earlier) if all(name not in names for names in told)]
+    when = f"commit {earlier['commit']}, {earlier['date'][:16]}"
+    return [*earlier["remarks"], *([f"{', '.join(own)} by `{earlier['run']}` ({when})"] if own else [])]
 
 
 def command(name: str, out: Path | None) -> str:
@@ -327,8 +348,11 @@ def main() -> None:
     p.add_argument("--jobs", type=int, default=1, help="so many compile side by side")
     p.add_argument("--max-autotune", action="store_true", help="Inductor's best beside it: minutes a model")
     p.add_argument("--seconds", type=float, default=600, help="a model is given up that is not ready by then")
+    p.add_argument("--more", action="store_true", help="rows that the result file has stay, their models too")
     p.add_argument("--lock", type=Path, help=argparse.SUPPRESS)  # of a worker
     asked = p.parse_args()
+    if asked.more and not asked.out:
+        p.error("--more: of which result file? give -o FILE")
     names = asked.models or list(MODELS)
     if asked.lock:
         work(names[0], asked.batch, asked.rounds, asked.max_autotune, asked.lock)
@@ -336,7 +360,10 @@ def main() -> None:
     how = ["--batch", str(asked.batch), "--rounds", str(asked.rounds)]
     how += ["--max-autotune"] if asked.max_autotune else []
     gpus = torch.cuda.device_count()
-    file = File(asked.out, heading(command("python -m benchmarks.models", asked.out), environment()))
+    earlier = json.loads(asked.out.read_text()) if asked.more and asked.out.exists() else None
+    if earlier:
+        names = [name for name in names if name not in models_of(earlier)]
+    file = File(asked.out, heading(command("python -m benchmarks.models", asked.out), environment()), earlier)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(asked.jobs) as pool:
         for k in range(0, len(names), asked.jobs):
             workers = [
