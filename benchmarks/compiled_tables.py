@@ -34,8 +34,9 @@ GENERATED = (
 
 GRADIENTS = (
     "Gradients of whole models under the backend, of a loss that is the first result times random numbers;"
-    " every region taken that has words, 48 tokens, float32 on the CPU target beside float64. Error: of all"
-    " gradients together, and of the parameter that is furthest off, in norms."
+    " every region taken that has words. On the CPU target 48 tokens, float32 beside float64; on a GPU 512"
+    " tokens, bfloat16 beside float32. Error: of all gradients together, and of the parameter that is"
+    " furthest off, in norms."
 )
 BATCHES = (
     "Models whose batch is marked as one that moves, called with 2, 3, 5 and 4 in turn, on the CPU target,"
