@@ -45,8 +45,9 @@ def unnamed(plan: Plan) -> Unnamed:
 
 
 def written_as(plan: Plan) -> Unnamed:
-    """What the text of a plan's kernel is written of: of a launch of one op, one without its names. Any other
-    is taken as it is; so are an op of a user's own, whose template may say anything, and a size that moves."""
+    """What the text of a plan's kernel is written of: for a launch of one op, a plan without its names. Any
+    other is taken as it is; so is an op of a user's own, whose template may say anything, and a size that
+    moves."""
     launch = plan.lowering == "multi_launch" and len(plan.graph.ops) == 1 and plan.dim is None
     if launch and all(b.kind.built_in for b in plan.bounds):
         return unnamed(plan)
