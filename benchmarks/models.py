@@ -10,8 +10,9 @@ calls one after another (calls), where the host may be slower than the GPU; seco
 Each side compiles with empty caches, but that with --max-autotune inductor-flash finds what Inductor has
 timed, so its seconds are too few. Each model has a process of its own; with --jobs several compile side by
 side, on all GPUs, and are timed, one after another on each, when all are ready. While Inductor or cuDNN times
-its choices it has its GPU's lock, so no other process's timing is beside it; cuDNN tries all its plans. A
-model that ends before, such as for want of its package, is a note.
+its choices it has its GPU's lock, so no other process's timing is beside it, but what others run while they
+compile may be; cuDNN tries all its plans. A model that ends before, such as for want of its package, is a
+note.
 """
 
 from __future__ import annotations
@@ -260,8 +261,9 @@ class Worker:
     def rows(self) -> list[dict[str, Any]]:
         """Asked of one worker of a GPU at a time; none where it ends before."""
         assert self.process.stdin is not None
-        self.process.stdin.write("go\n")
-        self.process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it has ended; then there is no line, either
+            self.process.stdin.write("go\n")
+            self.process.stdin.flush()
         line = self._line(lambda line: line.startswith("[{"))
         self.process.kill()  # its end takes a second, and nothing is left to do
         self.process.wait()
@@ -281,7 +283,7 @@ class File:
         self.out = out
         self.begun = {**begun, "remarks": remarks_of(earlier) if earlier else []}
         self.rows: list[Any] = list(earlier["rows"]) if earlier else []
-        self.notes: list[str] = []
+        self.notes: list[str] = list(earlier["notes"]) if earlier else []
         self.lock = threading.Lock()
 
     def measure(self, workers: Sequence[Worker]) -> None:
@@ -290,20 +292,26 @@ class File:
             if found := worker.rows():
                 self.take(found)
             else:
-                self.note(worker.why())
+                self.note(worker.name, worker.why())
 
     def take(self, found: Sequence[dict[str, Any]]) -> None:
         with self.lock:
+            self._forget(found[0]["model"])
             self.rows += found
             for row in found:
                 _say(row)
             self._save()
 
-    def note(self, text: str) -> None:
+    def note(self, name: str, text: str) -> None:
+        """What became of a model, in place of what a file says of it."""
         with self.lock:
+            self._forget(name)
             self.notes.append(text)
             print(text, flush=True)
             self._save()
+
+    def _forget(self, name: str) -> None:
+        self.notes = [n for n in self.notes if not n.startswith(f"{name}: ")]
 
     def _save(self) -> None:
         if self.out:
@@ -362,6 +370,8 @@ def main() -> None:
     gpus = torch.cuda.device_count()
     earlier = json.loads(asked.out.read_text()) if asked.more and asked.out.exists() else None
     if earlier:
+        if unlike := {row["batch"] for row in earlier["rows"]} - {asked.batch}:
+            p.error(f"--more: {asked.out} is of batch {', '.join(map(str, unlike))}, asked is {asked.batch}")
         names = [name for name in names if name not in models_of(earlier)]
     file = File(asked.out, heading(command("python -m benchmarks.models", asked.out), environment()), earlier)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(asked.jobs) as pool:
@@ -374,7 +384,7 @@ def main() -> None:
             ready = [w for w, is_ready in zip(workers, known, strict=True) if is_ready]
             for worker in workers:
                 if worker not in ready:
-                    file.note(worker.why())
+                    file.note(worker.name, worker.why())
             list(pool.map(file.measure, ([w for w in ready if w.gpu == gpu] for gpu in range(gpus))))
 
 

@@ -18,7 +18,6 @@ from tilegen.graph.gathered import seen
 from tilegen.ops.base import OpInstance
 from tilegen.ops.conv2d import ConvAttributes
 
-THREADS = 256  # that compute a tile
 SLICE = 16  # of k, that an mma.sync sums over
 TURN = 32  # channels that four lanes turn into eights at once
 UNIT = 8  # elements of a copy to shared memory

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilegen.codegen.thread_conv import REDUCTIONS, THREADS
+from tilegen.codegen.thread_conv import REDUCTIONS
 from tilegen.frontend.program import DTYPES
 from tilegen.ops.base import OpInstance, ceil_div
 from tilegen.ops.group_norm import channels_of
+from tilegen.ops.rows import THREADS
 
 MOST_HELD = 128  # bytes of a group that a thread holds, or has on their way
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from tilegen.codegen.thread_conv import THREADS
-from tilegen.codegen.thread_op import MOST_COLUMNS, VECTOR, ThreadOp
+from tilegen.codegen.thread_op import MOST_COLUMNS, ThreadOp
+from tilegen.ops.rows import THREADS, VECTOR
 from tilegen.ops.topk import TopkAttributes
 
 

@@ -18,7 +18,7 @@ from tilegen.codegen.epilogue import EpilogueOperand, EpilogueText
 from tilegen.codegen.op_text import MacroOp
 from tilegen.codegen.strided import Copy
 from tilegen.codegen.thread_attention import ThreadAttention
-from tilegen.codegen.thread_conv import REDUCTIONS, SCRATCH, THREADS, Gather
+from tilegen.codegen.thread_conv import REDUCTIONS, SCRATCH, Gather
 from tilegen.codegen.thread_depthwise import Depthwise
 from tilegen.codegen.thread_groups import Group, Mean
 from tilegen.codegen.thread_product import (
@@ -47,16 +47,14 @@ from tilegen.ops.pointwise import PointwiseAttributes
 from tilegen.ops.pool import GlobalAvgPoolAttributes, PoolAttributes
 from tilegen.ops.reduce import ReduceAttributes
 from tilegen.ops.rope import RopeAttributes, RotaryAttributes, constant_tables, turned_columns
+from tilegen.ops.rows import HELD, THREADS, VECTOR, threads_of_row
 from tilegen.ops.softmax import SoftmaxAttributes
 from tilegen.ops.strided_copy import StridedCopyAttributes
 from tilegen.ops.take_along import TakeAlongAttributes
 from tilegen.ops.topk import TopkAttributes
 from tilegen.ops.upsample import UpsampleAttributes
 
-HELD = 8  # eights of columns that a thread holds of a row
-HELD_NARROW = 4  # of one that less than a warp has
 EARLY = 128  # bytes of each of a norm's vectors besides
-VECTOR, WARP = 8, 32
 MOST_COLUMNS = 1 << 24  # whose numbers are exact as floats
 MOST_SPLITS = 16  # of the keys: eights of each that a thread holds
 # whose threads hold a row
@@ -431,13 +429,7 @@ class ThreadOp(MacroOp):
 
     @property
     def threads_of_row(self) -> int:
-        """As few as hold it, but all threads are to have one of the tile's rows. A whole warp has a row with
-        ends, up to 14 columns that are a thread's each."""
-        narrow = 0 if self.has_ends else HELD_NARROW
-        held = {n: HELD if n >= WARP else narrow for n in (4, 8, 16, 32, 64, 128)}
-        fewest = next((n for n in held if self.held_columns <= n * VECTOR * held[n]), THREADS)
-        fair = next(n for n in (*held, THREADS) if n * self.most_rows >= THREADS)
-        return max(fewest, fair)
+        return threads_of_row(self.held_columns, self.most_rows, self.has_ends)
 
     @property
     def vectors_of_thread(self) -> int:

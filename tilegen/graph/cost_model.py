@@ -15,6 +15,7 @@ import numpy as np
 
 from tilegen.analysis.regions import Array, evaluate, tiles_of
 from tilegen.arch.machine import CLOCK, Machine
+from tilegen.frontend.dims import most
 from tilegen.frontend.program import DTYPES, element_bytes
 from tilegen.graph import attention_time
 from tilegen.graph.conv_box import by_boxes
@@ -26,12 +27,12 @@ from tilegen.ops.attention import AttentionAttributes, splits
 from tilegen.ops.base import OpInstance, ceil_div
 from tilegen.ops.gemm import LinearAttributes, groups
 from tilegen.ops.norm import NormAttributes
+from tilegen.ops.rows import VECTOR, WARP, threads_of_row
 from tilegen.ops.softmax import SoftmaxAttributes
 from tilegen.ops.strided_copy import StridedCopyAttributes
 
-# Of a tile's fixed cost, what one of narrow rows has: fewer threads than a warp share them, so it is one
-# turn of loads. Fitted to 17 norms and softmaxes of 64 to 512 columns (docs/perf-log.md, 2026-11-29).
-NARROW = 512  # columns
+# Of a tile's fixed cost, what one has whose rows fewer threads than a warp share, each: it is a turn of loads
+# or two. Fitted to 13 norms and softmaxes of 64 to 512 columns (docs/perf-log.md, 2026-11-29).
 OF_NARROW_NORM, OF_NARROW_SOFTMAX = 0.375, 0.625
 
 # --- a tile of any op ---------------------------------------------------------------------------------------
@@ -99,13 +100,19 @@ def _tile_us(b: OpInstance, machine: Machine) -> float:
 
 def _fixed_us(b: OpInstance, machine: Machine) -> float:
     """What a tile costs besides its bytes and products."""
-    columns, share = b.out[-1], 1.0
-    if machine.architecture.mma_sync and isinstance(columns, int) and columns <= NARROW and columns % 8 == 0:
-        if isinstance(b.attributes, NormAttributes):
-            share = OF_NARROW_NORM
-        elif isinstance(b.attributes, SoftmaxAttributes):
-            share = OF_NARROW_SOFTMAX
-    return machine.tile_us * share
+    attributes = b.attributes
+    of_rows = isinstance(attributes, (NormAttributes, SoftmaxAttributes)) and machine.architecture.mma_sync
+    if not of_rows or _threads_of_row(b) >= WARP:
+        return machine.tile_us
+    return machine.tile_us * (OF_NARROW_NORM if isinstance(attributes, NormAttributes) else OF_NARROW_SOFTMAX)
+
+
+def _threads_of_row(b: OpInstance) -> int:
+    """That share a row of a norm or a softmax."""
+    lines, columns = [most(n) for n in b.out[:-1]], most(b.out[-1])
+    rows = min(b.tile[0], lines[-2]) * lines[-1] if len(lines) == 3 else min(b.tile[0], lines[-1])
+    first = (b.op.operands[0].columns or (0, 0))[0]
+    return threads_of_row(columns, rows, any(n % VECTOR for n in (columns, most(b.pitch(0)), first)))
 
 
 def _copied_us(b: OpInstance, machine: Machine, elements: Any) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from itertools import count
 
 from tilegen.graph.graph import Graph
 from tilegen.ops.base import OpInstance
@@ -65,13 +66,16 @@ def unnamed_graph(graph: Graph) -> Graph:
 
 
 def names_of(graph: Graph) -> dict[str, str]:
-    """What the one op of a graph calls its tensors: x, w, …, e0, e1, … what its maths reads besides, y."""
+    """What the one op of a graph calls its tensors: x, w, …, e0, e1, … what its maths reads besides, y. No
+    two have one name, whatever a user's own op calls its operands."""
     (op,) = graph.ops
     own = _own_operands(graph.bound(op))
+    called = [(o.tensor, own.get(n, f"e{n - len(own)}")) for n, o in enumerate(op.operands)]
     found: dict[str, str] = {}
-    for n, operand in enumerate(op.operands):
-        found.setdefault(operand.tensor, own.get(n, f"e{n - len(own)}"))
-    found.setdefault(op.result, "y")
+    for tensor, name in (*called, (op.result, "y")):
+        if tensor not in found:
+            names = (name + "_" * k for k in count())
+            found[tensor] = next(n for n in names if n not in found.values())
     return found
 
 

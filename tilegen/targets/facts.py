@@ -20,6 +20,7 @@ from tilegen.runtime.launch import (
     Packed,
     TensorMap,
 )
+from tilegen.schedule.alike import written_as
 from tilegen.schedule.plan import Plan
 
 KERNEL = "tg_kernel"
@@ -48,6 +49,7 @@ def of_launch(
         **_head(plan, target),
         "architecture": architecture,
         "source": "kernel.cu",
+        **_written(plan),
         "cubin": cubin,
         "compile": [f"--gpu-architecture={architecture}", "--std=c++17"],
         "kernel": KERNEL,
@@ -71,6 +73,14 @@ def of_launch(
         **_buffers(plan),
         "packed": [_packed(p) for p in launch.packed],
     }
+
+
+def _written(plan: Plan) -> dict[str, Any]:
+    """The plan whose digest the text bears, and what it calls the tensors, where it has other names."""
+    written = written_as(plan)
+    if written.plan is plan:
+        return {}
+    return {"written": {"plan": written.plan.digest, "tensors": dict(written.names)}}
 
 
 def of_ranges(name: str, ranges: Sequence[tuple[int, int]], launch: Launch | None) -> dict[str, Any]:

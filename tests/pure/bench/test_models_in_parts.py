@@ -17,7 +17,7 @@ BEGUN = {"date": "2026-11-29T22:52:02", "commit": "7a66d84", "run": "python -m b
 
 def row(model: str, backend: str, us: float) -> dict[str, Any]:
     measured = {"us": [us, us], "calls": [us, us], "seconds": 2.0, "error": 0.01}
-    return {"model": model, "backend": backend, "regions": 1, "left": [], **measured}
+    return {"model": model, "batch": 1, "backend": backend, "regions": 1, "left": [], **measured}
 
 
 def sides(model: str) -> list[dict[str, Any]]:
@@ -41,12 +41,15 @@ def test_models_of_an_earlier_run_stay_with_how_they_were_measured(tmp_path: Pat
 
 def test_what_a_file_has_is_not_measured_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     out, begun = tmp_path / "models.json", list[str]()
-    File(out, dict(BEGUN)).take(sides("bert"))
+    file = File(out, dict(BEGUN))
+    file.take(sides("bert"))
+    for name in ("vit", "t5"):
+        file.note(name, f"{name}: not ready in 9 s")
 
     class Absent:
         def __init__(self, name: str, gpu: int, *given: Any):
             begun.append(name)
-            self.gpu = gpu
+            self.name, self.gpu = name, gpu
 
         def is_ready(self) -> bool:
             return False
@@ -59,8 +62,11 @@ def test_what_a_file_has_is_not_measured_again(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(models, "environment", dict)
     monkeypatch.setattr(models.sys, "argv", ["models", "bert", "vit", "--more", "-o", str(out)])
     models.main()
+    monkeypatch.setattr(models.sys, "argv", [*models.sys.argv, "--batch", "8"])
+    with pytest.raises(SystemExit):
+        models.main()
     found = json.loads(out.read_text())
-    assert begun == ["vit"] and found["notes"] == ["vit: not here"]
+    assert begun == ["vit"] and found["notes"] == ["t5: not ready in 9 s", "vit: not here"]
     assert models_of(found) == ["bert"]
     assert (
         remarks_of(found)
@@ -73,3 +79,11 @@ def test_a_model_that_is_not_ready_in_time_is_said_to_be_late(tmp_path: Path) ->
     worker = Worker("bert", 0, [], 0.0, tmp_path)
     assert not worker.is_ready()
     assert worker.why() == "bert: not ready in 0 s"
+
+
+def test_a_model_that_ends_while_it_waits_for_its_turn_has_no_rows(tmp_path: Path) -> None:
+    worker = Worker("bert", 0, [], 60.0, tmp_path)
+    worker.limit.cancel()
+    worker.process.kill()
+    worker.process.wait()
+    assert worker.rows() == [] and worker.why() == "bert: ended: "

@@ -392,6 +392,10 @@ def test_launches_in_order(tmp_path: Path, driver: Path) -> None:
     )
     assert all(tg.verify(tmp_path / folder / "plan.json").ok for folder in folders)
     facts = [json.loads((tmp_path / folder / "launch.json").read_text()) for folder in folders]
+    for folder, fact, (x, w, y) in zip(folders, facts, (("x", "w1", "h"), ("h", "w2", "down")), strict=True):
+        text = (tmp_path / folder / "kernel.cu").read_text()
+        assert fact["written"]["tensors"] == {x: "x", w: "w", y: "y"}
+        assert f"from plan {fact['written']['plan']}." in text and f"{fact['plan']}" not in text
     calls = run(tmp_path, facts, driver)
     assert [c["path"] for c in of(calls, "load")] == ["0_up/kernel.cubin", "1_down/kernel.cubin"]
     first, second = of(calls, "launch")

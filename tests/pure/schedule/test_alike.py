@@ -14,11 +14,15 @@ import tilegen as tg
 from tests.everywhere import drawn_programs
 from tilegen.arch.machine import machine
 from tilegen.errors import ProofError
+from tilegen.frontend.attributes import Attributes
+from tilegen.frontend.call import call
 from tilegen.frontend.program import Program
+from tilegen.frontend.value import Value, caller
+from tilegen.ops.base import Access, OpDef, OpInstance, blocks, ceil_div, register, whole
 from tilegen.options import Options
 from tilegen.runtime import verify_launches
 from tilegen.runtime.verify_launches import prove_launches
-from tilegen.schedule.alike import nameless, written_as
+from tilegen.schedule.alike import nameless, names_of, written_as
 from tilegen.schedule.launches import Launches, launches_of, moving_launches
 from tilegen.schedule.moving import MovingPlan
 from tilegen.schedule.plan import Plan
@@ -146,6 +150,60 @@ def test_packed_weights_of_launches_that_are_alike_have_one_binary() -> None:
     assert all(library.packed for library in packed)
     assert len({library.files["kernel.cubin"] for library in packed}) == 1
     assert packed[0].files != HopperLibrary(each[0]).files
+
+
+@register
+class Minus(OpDef):
+    """A user's own: x - y, of which y has one row for all; a tile reads READ of its rows."""
+
+    name, coords, stem, operands = "test_alike_minus", ("i",), "rows", ("x", "y", "e0")
+    READ = 8
+
+    def grid(self, b: OpInstance) -> Any:
+        return (ceil_div(b.out[0], b.tile[0]),)
+
+    def reads(self, b: OpInstance) -> Any:
+        return (Access(0, self.write(b)), Access(1, (whole(self.READ), whole(b.out[1]))))
+
+    def write(self, b: OpInstance) -> Any:
+        return (blocks(b.coords[0], b.tile[0], b.out[0]), whole(b.out[1]))
+
+    def flops(self, b: OpInstance) -> float:
+        return 1.0 * b.tile[0] * b.out[1]
+
+    def tiles(self, b: OpInstance, machine: Any) -> Any:
+        return [(64 // b.shape(1)[0],)]
+
+
+def minus(x: Value, y: Value, name: str) -> Value:
+    where = caller()
+    operands = [x.operand("rows", where), y.operand("rows", where)]
+    return call(Minus.name, name, operands, x.shape, x.dtype, "rows", Attributes(), where)
+
+
+@tg.spec
+def differences(rows: tuple[int, ...], M: int = 512) -> tuple[Value, ...]:
+    x = tg.input("x", (M, 64))
+    return tuple(minus(x, tg.input(f"of{n}", (n, 64)), f"minus{n}") for n in rows)
+
+
+def test_an_operand_that_is_called_as_results_are_is_another_tensor() -> None:
+    """So that a user's own op is cut for what it reads, and a launch that reads too much is not taken for one
+    that does not."""
+    place = select.place(machine("h200"), "cpu")
+    made = launches_of(differences((8, 1)), place, Options())
+    assert [plan.graph.ops[0].tile for plan in made.each] == [(8,), (64,)]
+    assert len(set(map(nameless, made.each))) == 2
+    with pytest.raises(ProofError, match="of1"):
+        prove_launches(made, True)
+    assert prove_launches(launches_of(differences((8,)), place, Options()), True).each[0].certificate.ok
+
+
+@pytest.mark.parametrize("n", range(40))
+def test_no_two_tensors_have_one_name(n: int) -> None:
+    for plan in launches(DRAWN[n].program).each:
+        names = names_of(plan.graph)
+        assert list(names) == list(plan.graph.tensors) and len({*names.values()}) == len(names)
 
 
 def launched(plan: Plan, names: Mapping[str, str]) -> list[Any]:

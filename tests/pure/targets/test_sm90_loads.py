@@ -12,10 +12,10 @@ import torch
 
 from tests.gpu.gemms import HOPPER, IN_TURN, Case, both, gated, gemm, mlp
 from tests.oracles.hopper import check
-from tilegen.codegen.thread_op import THREADS
 from tilegen.frontend.program import DTYPES
 from tilegen.ops.base import ClusterShape, ceil_div
 from tilegen.ops.gemm import k_range
+from tilegen.ops.rows import THREADS
 from tilegen.schedule.plan import Plan
 from tilegen.targets.sm90.code import Code
 from tilegen.targets.sm90.emit import generate
