@@ -171,34 +171,34 @@ def ready(name: str, batch: int, max_autotune: bool, lock: Path) -> Ready:
         exact = first(model(*given)).double().cpu()
     model = model.bfloat16()
     given = cast(given, torch.bfloat16)
-    made, caches = Ready([], [], [], []), contextlib.ExitStack()
-    for side in sides(model, given):
-        counters.clear()
-        if side is not FLASH or not max_autotune:
-            caches.close()
-            caches.enter_context(fresh_cache())
-        begun = time.perf_counter()
-        run = torch.compile(copy.copy(model), backend=side.backend, **mode) if side.backend else model
-        with side.during():
-            graph, results = captured(run, given, lock)
-        seconds = time.perf_counter() - begun
-        if side.backend and not counters["stats"]["unique_graphs"]:
-            continue  # a model without masks: the graph is Inductor's other one
-        graph.replay()
-        error = float((first(results).double().cpu() - exact).norm() / exact.norm())
-        said = counters["tilegen"]
-        left = sorted((k for k in said if k.startswith("left")), key=lambda k: -said[k])
-        made.rows.append(
-            {
-                **{"model": name, "batch": batch, "backend": side.label, "error": error},
-                **{"seconds": round(seconds, 1), "regions": said["regions"], "left": left[:5]},
-                **{"us": [], "calls": []},
-            }
-        )
-        made.sides.append(side)
-        made.graphs.append(graph)
-        made.calls.append(functools.partial(run, *given))
-    caches.close()
+    made = Ready([], [], [], [])
+    with contextlib.ExitStack() as caches:
+        for side in sides(model, given):
+            counters.clear()
+            if side is not FLASH or not max_autotune:
+                caches.close()
+                caches.enter_context(fresh_cache())
+            begun = time.perf_counter()
+            run = torch.compile(copy.copy(model), backend=side.backend, **mode) if side.backend else model
+            with side.during():
+                graph, results = captured(run, given, lock)
+            seconds = time.perf_counter() - begun
+            if side.backend and not counters["stats"]["unique_graphs"]:
+                continue  # a model without masks: the graph is Inductor's other one
+            graph.replay()
+            error = float((first(results).double().cpu() - exact).norm() / exact.norm())
+            said = counters["tilegen"]
+            left = sorted((k for k in said if k.startswith("left")), key=lambda k: -said[k])
+            made.rows.append(
+                {
+                    **{"model": name, "batch": batch, "backend": side.label, "error": error},
+                    **{"seconds": round(seconds, 1), "regions": said["regions"], "left": left[:5]},
+                    **{"us": [], "calls": []},
+                }
+            )
+            made.sides.append(side)
+            made.graphs.append(graph)
+            made.calls.append(functools.partial(run, *given))
     return made
 
 
@@ -219,7 +219,7 @@ class Worker:
 
     def __init__(self, name: str, gpu: int, arguments: Sequence[str], seconds: float, folder: Path):
         self.name, self.gpu, self.errors = name, gpu, folder / name
-        self.late = ""  # where it was ended
+        self.late = ""  # why it was ended, where it was
         with self.errors.open("w") as errors:
             self.process = subprocess.Popen(
                 [

@@ -30,7 +30,6 @@ from tilegen.codegen.thread_product import (
     TransposedProduct,
 )
 from tilegen.errors import PlanError
-from tilegen.frontend.dims import most
 from tilegen.frontend.program import DTYPES, INT8, Size
 from tilegen.ops.append import AppendAttributes
 from tilegen.ops.attention import AttentionAttributes
@@ -47,7 +46,7 @@ from tilegen.ops.pointwise import PointwiseAttributes
 from tilegen.ops.pool import GlobalAvgPoolAttributes, PoolAttributes
 from tilegen.ops.reduce import ReduceAttributes
 from tilegen.ops.rope import RopeAttributes, RotaryAttributes, constant_tables, turned_columns
-from tilegen.ops.rows import HELD, THREADS, VECTOR, threads_of_row
+from tilegen.ops.rows import HELD, THREADS, VECTOR, rows_of_tile, threads_of_row
 from tilegen.ops.softmax import SoftmaxAttributes
 from tilegen.ops.strided_copy import StridedCopyAttributes
 from tilegen.ops.take_along import TakeAlongAttributes
@@ -407,10 +406,7 @@ class ThreadOp(MacroOp):
 
     @property
     def most_rows(self) -> int:
-        """Rows of a tile of whole rows; the last may have fewer."""
-        if self.last == 3:  # a pixel each, of lines of an image
-            return min(self.bound.tile[0], int(self.bound.out[1])) * int(self.bound.out[2])
-        return min(self.bound.tile[0], most(self.bound.out[0]))
+        return rows_of_tile(self.bound)
 
     @property
     def first_row(self) -> str:

@@ -27,7 +27,7 @@ from tilegen.ops.attention import AttentionAttributes, splits
 from tilegen.ops.base import OpInstance, ceil_div
 from tilegen.ops.gemm import LinearAttributes, groups
 from tilegen.ops.norm import NormAttributes
-from tilegen.ops.rows import VECTOR, WARP, threads_of_row
+from tilegen.ops.rows import VECTOR, WARP, rows_of_tile, threads_of_row
 from tilegen.ops.softmax import SoftmaxAttributes
 from tilegen.ops.strided_copy import StridedCopyAttributes
 
@@ -109,10 +109,9 @@ def _fixed_us(b: OpInstance, machine: Machine) -> float:
 
 def _threads_of_row(b: OpInstance) -> int:
     """That share a row of a norm or a softmax."""
-    lines, columns = [most(n) for n in b.out[:-1]], most(b.out[-1])
-    rows = min(b.tile[0], lines[-2]) * lines[-1] if len(lines) == 3 else min(b.tile[0], lines[-1])
-    first = (b.op.operands[0].columns or (0, 0))[0]
-    return threads_of_row(columns, rows, any(n % VECTOR for n in (columns, most(b.pitch(0)), first)))
+    columns, first = most(b.out[-1]), (b.op.operands[0].columns or (0, 0))[0]
+    ends = any(n % VECTOR for n in (columns, most(b.pitch(0)), first))
+    return threads_of_row(columns, rows_of_tile(b), ends)
 
 
 def _copied_us(b: OpInstance, machine: Machine, elements: Any) -> float:

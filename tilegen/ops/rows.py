@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from tilegen.frontend.dims import most
+from tilegen.ops.base import OpInstance
+
 THREADS, WARP = 256, 32  # that compute a tile
 VECTOR = 8  # columns of a load
 HELD = 8  # eights of columns that a thread holds of a row
 HELD_NARROW = 4  # of one that less than a warp has
+
+
+def rows_of_tile(b: OpInstance) -> int:
+    """Of an op that takes whole rows; the last tile may have fewer. Those of an image are its pixels, of some
+    of its lines."""
+    *lines, _ = map(most, b.out)
+    return min(b.tile[0], lines[1]) * lines[2] if len(lines) == 3 else min(b.tile[0], lines[0])
 
 
 def threads_of_row(columns: int, rows: int, ends: bool) -> int:

@@ -29,13 +29,13 @@ class Unnamed:
 def unnamed(plan: Plan) -> Unnamed:
     """A launch of one op, whose tensors are called as the op's operands are, and its result y."""
     (op,) = plan.graph.ops
-    names, graph = names_of(plan.graph), unnamed_graph(plan.graph)
+    names = names_of(plan.graph)
     order = replace(plan.order, segments=tuple(replace(s, op=op.kind) for s in plan.order.segments))
     made = replace(
         plan,
         program=op.kind,
         sizes=(),
-        graph=graph,
+        graph=_called(plan.graph, names),
         arguments=tuple(names[name] for name in plan.arguments),
         order=order,
         proxies=tuple((op.kind, proxies) for _, proxies in plan.proxies),
@@ -57,8 +57,12 @@ def written_as(plan: Plan) -> Unnamed:
 
 def unnamed_graph(graph: Graph) -> Graph:
     """The graph of one op, without its names."""
+    return _called(graph, names_of(graph))
+
+
+def _called(graph: Graph, names: Mapping[str, str]) -> Graph:
+    """The graph of one op by other names of its tensors."""
     (op,) = graph.ops
-    names = names_of(graph)
     operands = tuple(replace(o, tensor=names[o.tensor]) for o in op.operands)
     seen = replace(op, name=op.kind, operands=operands, result=names[op.result], where="")
     tensors = {names[n]: replace(t, name=names[n], where="") for n, t in graph.tensors.items()}
@@ -66,8 +70,8 @@ def unnamed_graph(graph: Graph) -> Graph:
 
 
 def names_of(graph: Graph) -> dict[str, str]:
-    """What the one op of a graph calls its tensors: x, w, …, e0, e1, … what its maths reads besides, y. No
-    two have one name, whatever a user's own op calls its operands."""
+    """What the one op of a graph calls its tensors: x, w, …, what its maths reads besides e0, e1, …, and y.
+    No two have one name, whatever a user's own op calls its operands."""
     (op,) = graph.ops
     own = _own_operands(graph.bound(op))
     called = [(o.tensor, own.get(n, f"e{n - len(own)}")) for n, o in enumerate(op.operands)]

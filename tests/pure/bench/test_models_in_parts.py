@@ -11,17 +11,13 @@ import pytest
 from benchmarks import models
 from benchmarks.compiled_tables import of_models
 from benchmarks.models import File, Worker, models_of, remarks_of
+from tests.pure.bench.test_compiled_tables import row
 
 BEGUN = {"date": "2026-11-29T22:52:02", "commit": "7a66d84", "run": "python -m benchmarks.models bert"}
 
 
-def row(model: str, backend: str, us: float) -> dict[str, Any]:
-    measured = {"us": [us, us], "calls": [us, us], "seconds": 2.0, "error": 0.01}
-    return {"model": model, "batch": 1, "backend": backend, "regions": 1, "left": [], **measured}
-
-
 def sides(model: str) -> list[dict[str, Any]]:
-    return [row(model, "eager", 3.0), row(model, "inductor", 2.0), row(model, "tilegen", 1.0)]
+    return [row(model, side, [us, us]) for side, us in (("eager", 3.0), ("inductor", 2.0), ("tilegen", 1.0))]
 
 
 def test_models_of_an_earlier_run_stay_with_how_they_were_measured(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from tilegen.targets.sm80.product import (
 from tilegen.targets.sm80.thread_tile import ThreadTile
 
 THREADS = 32 * WARPS
+Ops = tuple[PortableProduct | ThreadTile, ...]
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,14 @@ def generate(plan: Plan, architecture: str) -> PortableSource:
             f"sm_80 has no form for a size that moves ({plan.dim.name}), sm_90a and cpu have; give it a"
             " number"
         )
-    ring = max(portable_op(plan, b, architecture).shared_bytes for b in plan.bounds)
-    text = partial(_text, written_as(plan).plan, architecture, ring)
+    ops = _ops(plan, architecture)
+    ring = max(op.shared_bytes for op in ops)
+    text = partial(_text, plan, architecture, ops, ring)
     return PortableSource(text, ring + SLOT, positions(plan.graph))
+
+
+def _ops(plan: Plan, architecture: str) -> Ops:
+    return tuple(portable_op(plan, b, architecture) for b in plan.bounds)
 
 
 def portable_op(plan: Plan, b: OpInstance, architecture: str) -> PortableProduct | ThreadTile:
@@ -106,8 +112,9 @@ class PortableKernel(ThreadKernel):
         return any(op.turning for op in self.thread_tiles)
 
 
-def _text(plan: Plan, architecture: str, ring: int) -> str:
-    ops = tuple(portable_op(plan, b, architecture) for b in plan.bounds)
+def _text(plan: Plan, architecture: str, ops: Ops, ring: int) -> str:
+    if (written := written_as(plan).plan) is not plan:
+        plan, ops = written, _ops(written, architecture)
     products = tuple(op for op in ops if isinstance(op, PortableProduct))
     tiles = tuple(op for op in ops if isinstance(op, ThreadTile))
     text = render(

@@ -51,7 +51,7 @@ def generate(plan: Plan, packed: frozenset[str] = frozenset(), variant: str = ""
     """
     kernel = _kernel(plan, packed, variant)
     layout, found = kernel.layout, kernel.bodies
-    write = partial(_text, plan, packed, variant)
+    write = partial(_text, kernel, packed)
     return HopperSource(
         partial(write, REGISTERS),
         partial(write, ROOMY),
@@ -83,9 +83,10 @@ def _kernel(plan: Plan, packed: frozenset[str], variant: str) -> Kernel:
     return Kernel(plan, found, layout, variant, turns)
 
 
-def _text(plan: Plan, packed: frozenset[str], variant: str, registers: tuple[int, int]) -> str:
-    written = written_as(plan)
-    kernel = _kernel(written.plan, frozenset(written.names[name] for name in packed), variant)
+def _text(kernel: Kernel, packed: frozenset[str], registers: tuple[int, int]) -> str:
+    written = written_as(kernel.plan)
+    if written.plan is not kernel.plan:
+        kernel = _kernel(written.plan, frozenset(written.names[name] for name in packed), kernel.variant)
     text = render(
         "cuda/sm90/kernel.cu.j2",
         kernel=kernel,
