@@ -58,3 +58,32 @@ def test_regions_are_found_in_any_order() -> None:
     x = torch.randn(4, 8)
     same(compiled(model)(x), model(x))
     assert counted()["regions"] == 2, left()
+
+
+def windows(x: torch.Tensor) -> torch.Tensor:
+    """Windows of 16 rows that overlap by eight, as Longformer has them: of heads of turned rows."""
+    heads = x.view(32, 2, 4, 16).transpose(0, 1).transpose(1, 2).reshape(8, 32, 16).view(8, 4, 8, 16)
+    first, second, third, fourth = heads.stride()
+    return heads.as_strided((8, 7, 8, 16), (first, second // 2, third, fourth))
+
+
+WEIGHT, BIAS = torch.nn.Parameter(torch.randn(64, 64)), torch.nn.Parameter(torch.randn(64))
+READ_BY_PLACES: dict[str, tuple[Callable[[torch.Tensor], Any], torch.Tensor]] = {
+    "as_strided": (
+        lambda x: windows(F.linear(F.layer_norm(x, (64,)).transpose(0, 1), WEIGHT, BIAS)) * 2,
+        torch.randn(2, 32, 64),
+    ),
+    "as complex numbers": (
+        lambda x: torch.view_as_complex(F.max_pool2d(x, 2).view(2, 8, 4, 2, 2)).abs(),
+        torch.randn(2, 8, 8, 8),
+    ),
+    "as numbers of eight bytes": (lambda x: F.max_pool2d(x, 2).view(torch.float64), torch.randn(2, 8, 8, 8)),
+}
+
+
+@pytest.mark.parametrize("name", READ_BY_PLACES)
+def test_what_reads_memory_by_places_finds_eagers(name: str) -> None:
+    model, x = READ_BY_PLACES[name]
+    with torch.no_grad():
+        same(compiled(model)(x), model(x))
+    assert counted()["regions"] >= 1, left()

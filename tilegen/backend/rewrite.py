@@ -70,10 +70,12 @@ def replaced(
 
 
 def _laid_out(graph: Graph, new: Node, node: Node, table: Decompositions, inside: Container[Node]) -> Node:
-    """A result that the model returns, or of which it makes what it returns, in the order of dimensions that
-    it has there: else that would lie otherwise, too, and views of it would be copies."""
+    """A result in the order of dimensions that it has in the graph, where that is seen: the model returns it,
+    or what lies as it does, of which views would else be copies, or reads it by places in memory."""
     wanted = node.meta["val"].stride()
-    if sizes.alike(new.meta["val"].stride(), wanted) or not words.lays_out_results(node, inside):
+    if sizes.alike(new.meta["val"].stride(), wanted):
+        return new
+    if not words.lays_out_results(node, inside) and not words.read_by_places(node):
         return new
     if all(isinstance(n, int) for n in wanted):
         return called(graph, force_stride_order, (new, wanted))

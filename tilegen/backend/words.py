@@ -58,6 +58,14 @@ FIRST_ALONE = (
     MATH,
 )
 OF_WHOLE_NUMBERS = (aten.embedding.default, aten.argmax.default, aten.topk.default, aten.gather.default)
+# what takes places in memory for elements, or what lies side by side for one
+BY_PLACES = (
+    aten.as_strided.default,
+    aten.as_strided_copy.default,
+    aten.as_strided_scatter.default,
+    aten.view_as_complex.default,
+    aten.view.dtype,
+)
 HALF = (torch.float16, torch.bfloat16)
 WHOLE = (torch.int32, torch.int64)
 
@@ -111,13 +119,23 @@ def lays_out_results(node: Node, inside: Container[Node]) -> bool:
     )
 
 
+def read_by_places(node: Node) -> bool:
+    """Whether as_strided, or what reads memory as it does, reads a node or what is made of it."""
+    return _reaches(node, lambda user: user.target in BY_PLACES, lambda user, of: True)
+
+
 def _reaches_output(node: Node, follows: Callable[[Node, Node], bool]) -> bool:
-    """Whether the graph returns a node, or one behind it. follows: whether a user of a node is looked at."""
+    return _reaches(node, lambda user: user.op == "output", follows)
+
+
+def _reaches(node: Node, ends: Callable[[Node], bool], follows: Callable[[Node, Node], bool]) -> bool:
+    """Whether one of those wanted (ends) reads a node, or one behind it. follows: whether a user of a node is
+    looked at."""
     found, left = {node}, [node]
     while left:
         of = left.pop()
         for user in of.users:
-            if user.op == "output":
+            if ends(user):
                 return True
             if user not in found and follows(user, of):
                 found.add(user)
