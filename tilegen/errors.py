@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
 
 
 def nearest(word: object, known: Iterable[str]) -> str:
@@ -69,6 +70,14 @@ class CompileError(TilegenError):
 
 class SpillError(CompileError):
     """The kernel compiles, but ptxas spills registers that hold sums: it would be several times too slow."""
+
+
+class LaunchSpillError(SpillError):
+    """Of several launches some spill; `plans` are theirs."""
+
+    def __init__(self, message: str, plans: tuple[Any, ...], log: str = "", source: str = ""):
+        super().__init__(message, log, source)
+        self.plans = plans
 
 
 class CompilerMissing(CompileError):

@@ -1,5 +1,5 @@
 """A plan whose kernel compiles: where ptxas spills registers that hold sums, smaller tiles, planned and
-proved anew; then one tile for all linears.
+proved anew; then one tile for all linears. Of launches those alone that spill have other tiles.
 
     256x192 for all linears: 668 bytes spilled   →   128x256, the fastest by the cost model of those with
                                                      128 sums a thread
@@ -12,12 +12,13 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TypeVar
 
-from tilegen.errors import PlanError, SpillError
+from tilegen.errors import LaunchSpillError, PlanError, SpillError
 from tilegen.frontend.dims import filled, the_dim
 from tilegen.frontend.program import Program
 from tilegen.graph.forms import Place
@@ -28,6 +29,7 @@ from tilegen.options import Options
 from tilegen.runtime import cache
 from tilegen.runtime.request import request_key
 from tilegen.runtime.settled import quiet
+from tilegen.runtime.verify_launches import P, Proved
 from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import plan
 from tilegen.schedule.simulate import simulate
@@ -53,9 +55,8 @@ def fitted(
         SpillError: they may not, or none of the smaller ones fits.
     """
     key = cache.key_of("fitting", request_key(program, place, options))
-    kept = cache.load("plans", key)
-    if kept is not None:
-        return made(Options.from_json(json.loads(kept["options.json"].read_text())))
+    if (kept := _kept(key)) is not None:
+        return made(kept)
     try:
         return made(options)
     except SpillError as error:
@@ -77,6 +78,54 @@ def fitted(
         hint = "formulas of the size take registers too: give it a number, or fewer ops"
         raise SpillError(f"{program.name}: {said}; {hint}", first.log, first.source)
     raise first
+
+
+def fitted_launches(
+    program: Program,
+    place: Place,
+    options: Options,
+    made: Callable[[Options], Found],
+    progress: Callable[[str], None] = quiet,
+) -> Found:
+    """What `made` gives for the options, or with smaller tiles of the ops whose launches spill (of_each).
+
+    Raises:
+        SpillError: none of the smaller ones fits, or the options say that op's tile.
+    """
+    key = cache.key_of("fitting launches", request_key(program, place, options))
+    asked = kept = _kept(key) or options
+    while True:
+        try:
+            found = made(asked)
+        except LaunchSpillError as error:
+            tiles = {name: tile for plan in error.plans for name, tile in _smaller_launch(plan)}
+            if not tiles or not tiles.keys().isdisjoint(dict(options.tiles)):
+                raise
+            told = ", ".join(f"{name} {'x'.join(map(str, tile))}" for name, tile in tiles.items())
+            progress(f"{program.name}: smaller tiles, {told}")
+            logger.info("%s: %s; tried instead: %s", program.name, str(error).partition(";")[0], told)
+            asked = replace(asked, tiles=tuple({**dict(asked.tiles), **tiles}.items()))
+            continue
+        if asked != kept:
+            _keep(key, program, asked)
+        return found
+
+
+def of_each(launches: Sequence[Proved[P]], made: Callable[[Proved[P]], Found]) -> list[Found]:
+    """What `made` gives for each launch, several at a time: the compiler needs no lock of Python's.
+
+    Raises:
+        LaunchSpillError: some of them spill.
+    """
+    with ThreadPoolExecutor() as pool:
+        asked = [pool.submit(made, launch) for launch in launches]
+    failed = [(launch, future.exception()) for launch, future in zip(launches, asked, strict=True)]
+    spilled = [(launch, error) for launch, error in failed if isinstance(error, SpillError)]
+    if spilled:
+        first = spilled[0][1]
+        plans = tuple(launch.plan for launch, _ in spilled if isinstance(launch.plan, Plan))
+        raise LaunchSpillError(str(first).partition("\n")[0], plans, first.log, first.source)
+    return [future.result() for future in asked]
 
 
 def lowered(
@@ -119,6 +168,15 @@ def _smaller(program: Program, place: Place, options: Options) -> Iterator[Optio
     yield from _alike(largest, place, options, chosen)
 
 
+def _smaller_launch(launch: Plan) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The tile of a launch's product with fewer sums a thread, where there is one."""
+    for b in launch.bounds:
+        if isinstance(b.attributes, (LinearAttributes, ConvAttributes)) and not b.op.pixels:
+            limit = next((n for n in SUMS if n < _sums(b)), None)
+            if limit is not None:
+                yield b.op.name, _within(b, 128, 2 * limit)
+
+
 def _alike(program: Program, place: Place, options: Options, chosen: Plan) -> Iterator[Options]:
     """The tile of one linear for all of them, the fastest first: their code is then the same, and shared."""
     linears = [b.op for b in chosen.bounds if isinstance(b.attributes, LinearAttributes) and not b.op.pixels]
@@ -154,6 +212,11 @@ def _within(b: OpInstance, rows: int, columns: int) -> tuple[int, ...]:
 
 def _us(made: Plan) -> float:
     return simulate(made).makespan
+
+
+def _kept(key: str) -> Options | None:
+    kept = cache.load("plans", key)
+    return None if kept is None else Options.from_json(json.loads(kept["options.json"].read_text()))
 
 
 def _keep(key: str, program: Program, options: Options) -> None:

@@ -19,7 +19,7 @@ from tilegen.frontend.dims import dims_of
 from tilegen.frontend.program import Program
 from tilegen.frontend.spec import as_program
 from tilegen.graph.forms import Place
-from tilegen.kernels.fitting import fitted, lowered
+from tilegen.kernels.fitting import fitted, fitted_launches, lowered, of_each
 from tilegen.kernels.generated import (
     Generated,
     GeneratedLaunches,
@@ -82,10 +82,12 @@ def generate(
         return _regimes(program, place, architecture, asked, lowering, programmatic, progress)
     chosen, early = settled_lowering(program, place, asked, lowering, programmatic)
 
+    def launches_with(options: Options) -> Made:
+        return _sequence(planned_launches(program, place, options, early, progress), architecture, early)
+
     def in_launches() -> Made:
         options = launch_options(program, place, asked)
-        proved = planned_launches(program, place, options, early, progress)
-        return _sequence(proved, architecture, early)
+        return fitted_launches(program, place, options, launches_with, progress)
 
     def made_with(options: Options) -> Generated:
         plan, certificate = planned(program, place, options, progress)
@@ -131,7 +133,7 @@ def _regimes(
 
 
 def _sequence(proved: ProvedLaunches[P], architecture: str, programmatic: bool) -> GeneratedLaunches:
-    made = [_generated(x.plan, x.certificate, architecture, programmatic) for x in proved.each]
+    made = of_each(proved.each, lambda x: _generated(x.plan, x.certificate, architecture, programmatic))
     whole = proved.whole.plan
     if isinstance(whole, MovingPlan):
         return GeneratedLaunches(whole.most, proved.whole.certificate, tuple(made), _moves(whole))

@@ -7,7 +7,6 @@ boundaries order them (tilegen.runtime.verify_launches).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from tilegen.errors import TargetError
@@ -15,6 +14,7 @@ from tilegen.frontend.dims import filled
 from tilegen.frontend.program import Program
 from tilegen.graph.forms import Place
 from tilegen.kernels.cuda_kernel import CudaKernel
+from tilegen.kernels.fitting import fitted_launches, of_each
 from tilegen.kernels.generated import GeneratedLaunches
 from tilegen.kernels.gpu_kernel import GpuKernel, Memory, PerStream, without_memory
 from tilegen.kernels.kernel import Kernel
@@ -181,17 +181,20 @@ def compile_multi_launch(
     programmatic: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> MultiLaunchKernel:
-    """Plan, prove and compile each op as a launch of its own, several at a time: the compiler needs no lock
-    of Python's. library: gives the compiled kernel of a plan."""
-    proved = planned_launches(program, place, options, programmatic, progress)
-    progress(f"{program.name}: compiler")
-    with ThreadPoolExecutor() as pool:
-        libraries = list(pool.map(library, (launch.plan for launch in proved.each)))
-    kernels = [
-        CudaKernel(launch.plan, launch.certificate, loaded, programmatic=programmatic)
-        for launch, loaded in zip(proved.each, libraries, strict=True)
-    ]
-    return MultiLaunchKernel(proved.whole.plan, proved.whole.certificate, kernels, program=program)
+    """Plan, prove and compile each op as a launch of its own. library: gives the compiled kernel of a
+    plan."""
+
+    def made(asked: Options) -> MultiLaunchKernel:
+        proved = planned_launches(program, place, asked, programmatic, progress)
+        progress(f"{program.name}: compiler")
+        libraries = of_each(proved.each, lambda launch: library(launch.plan))
+        kernels = [
+            CudaKernel(launch.plan, launch.certificate, loaded, programmatic=programmatic)
+            for launch, loaded in zip(proved.each, libraries, strict=True)
+        ]
+        return MultiLaunchKernel(proved.whole.plan, proved.whole.certificate, kernels, program=program)
+
+    return fitted_launches(program, place, options, made, progress)
 
 
 def moving_kernel(

@@ -12,10 +12,12 @@ from tests.gpu.gemms import mlp
 from tilegen.errors import PlanError, SpillError
 from tilegen.frontend.loader import load_spec
 from tilegen.graph.forms import Place
-from tilegen.kernels.fitting import fitted, lowered
+from tilegen.kernels.fitting import fitted, fitted_launches, lowered, of_each
 from tilegen.kernels.generated import Generated
 from tilegen.ops.gemm import groups
 from tilegen.options import Options
+from tilegen.runtime.request import planned_launches
+from tilegen.runtime.verify_launches import Proved
 from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import plan
 from tilegen.targets import select
@@ -170,3 +172,46 @@ def test_linears_of_several_tiles_that_spill_all_get_that_of_one() -> None:
     made = fitted(program, place, asked, OneBody(program, place, 256))
     assert {op.tile for op in made.graph.ops} <= {(64, 48, 64), (64, 64, 64)}
     assert len({op.tile for op in made.graph.ops}) == 1 and tg.verify(made).ok
+
+
+class Libraries:
+    """Of launches: takes those of so many sums a thread, and counts whom it refuses."""
+
+    def __init__(self, program: tg.Program, place: Place, most: int):
+        self.program, self.place, self.most, self.refused = program, place, most, list[str]()
+
+    def __call__(self, options: Options) -> list[Plan]:
+        return of_each(planned_launches(self.program, self.place, options, True).each, self.library)
+
+    def library(self, launch: Proved[Plan]) -> Plan:
+        if sums(launch.plan) > self.most:
+            self.refused.append(launch.plan.graph.ops[0].name)
+            raise SpillError("ptxas spilled 668 bytes of registers for sm_90a; choose smaller tiles")
+        return launch.plan
+
+
+@tg.spec
+def wide_and_narrow(M=4096, H=4096):
+    x = tg.input("x", (M, H))
+    y = tg.linear(x, tg.weight("w1", (11008, H)), name="wide")
+    return tg.linear(y[:, :512], tg.weight("w2", (256, 512)), name="narrow")
+
+
+def test_of_launches_those_that_spill_get_smaller_tiles() -> None:
+    program, place = wide_and_narrow(), select.place("h200")
+    first, again = (Libraries(program, place, 70) for _ in range(2))
+    before = {p.graph.ops[0].name: sums(p) for p in Libraries(program, place, 256)(Options())}
+    assert before["wide"] > 70 >= before["narrow"]
+    made = fitted_launches(program, place, Options(), first)
+    after = {p.graph.ops[0].name: sums(p) for p in made}
+    assert after["wide"] <= 70 and after["narrow"] == before["narrow"] and set(first.refused) == {"wide"}
+    assert [p.digest for p in fitted_launches(program, place, Options(), again)] == [p.digest for p in made]
+    assert not again.refused
+
+
+@pytest.mark.parametrize("given, most", [({}, 8), ({"wide": (128, 256, 64)}, 70)])
+def test_launches_that_never_fit_say_so(given: dict[str, tuple[int, ...]], most: int) -> None:
+    """And where a tile was asked for it stays."""
+    program, place = wide_and_narrow(), select.place("h200")
+    with pytest.raises(SpillError, match="spilled 668 bytes"):
+        fitted_launches(program, place, Options.of(tiles=given), Libraries(program, place, most))

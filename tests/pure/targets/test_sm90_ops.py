@@ -64,6 +64,24 @@ def test_an_op_of_threads_may_be_called_t() -> None:
     assert HopperLibrary(Case("short", short, {}).plan()).source
 
 
+@tg.spec
+def residuals(rows=3, vectors=3, M=4096, K=512, N=2048):
+    y = tg.linear(tg.input("x", (M, K)), tg.weight("w", (N, K)), name="y")
+    others = [tg.input(f"r{n}", (M, N)) for n in range(rows)]
+    others += [tg.weight(f"v{n}", (N,)) for n in range(vectors)]
+    return tg.pointwise(" + ".join(f"e{n}" for n in range(1 + len(others))), y, *others)
+
+
+@pytest.mark.parametrize("rows, vectors", [(2, 2), (3, 3), (4, 0)])
+@pytest.mark.parametrize("tile", [(256, 128, 64), (128, 256, 64), (192, 128, 64), (128, 192, 64)])
+def test_an_epilogue_reads_no_more_ahead_than_registers_hold(
+    rows: int, vectors: int, tile: tuple[int, ...]
+) -> None:
+    """Phi's layers end in a sum of two residuals and two biases, beside which sums were spilled."""
+    library = HopperLibrary(tg.plan(residuals(rows, vectors), "h200", tiles={"y": tile}))
+    assert spilled(library.files["log.txt"].read_text(), library.source) <= 32
+
+
 def machine_code(case: Case, folder: Path) -> Sass:
     library = HopperLibrary(case.plan())
     assert spilled(library.files["log.txt"].read_text(), library.source) == 0

@@ -15,6 +15,9 @@ from tilegen.targets.sm90.tile import TWO_BYTES, Tile
 
 MOST_HELD = 8  # eights of columns of operands of the epilogue
 MOST_SUMS = 144  # of a thread, beside which registers hold what the epilogue reads for two blocks
+# registers of a thread for those and for its sums; each 64 rows of a tile have addresses of their own
+MOST_AHEAD, OF_ROWS = 208, 16
+EIGHTS = 8  # of columns of a block, of which a thread has two rows
 
 
 def epilogue_is_older(code: Code) -> bool:
@@ -132,10 +135,13 @@ class Extras:
     @property
     def ahead(self) -> bool:
         """Whether operands that go by rows are fetched while the block before is stored: their way from L2 is
-        as long as that takes."""
-        held = self.tile.m64 * self.tile.registers <= MOST_SUMS
-        near = (e.vector or e.of_row or e == self.residual for e in self.text.operands)
-        return self.staged and held and not all(near)
+        as long as that takes. Not where registers would not hold them."""
+        fetched = [e for e in self.text.operands if e != self.residual]
+        words = sum((1 if e.vector else 2) * (2 if e.dtype == "float32" else 1) for e in fetched)
+        sums = self.tile.m64 * self.tile.registers
+        held = sums + 2 * EIGHTS * words + OF_ROWS * self.tile.m64
+        near = (e.vector or e.of_row for e in fetched)
+        return self.staged and sums <= MOST_SUMS and held <= MOST_AHEAD and not all(near)
 
     @property
     def warms(self) -> bool:
