@@ -45,7 +45,7 @@ from tilegen.bench.compare import heading, save
 from tilegen.bench.environment import environment
 
 DEVICE, READY = "cuda", "ready"
-WARM_S = 0.05
+WARM_S = WINDOW_S = 0.2
 
 
 @contextlib.contextmanager
@@ -91,13 +91,16 @@ def captured(
     return graph, results
 
 
-def timed(call: Callable[[], Any], calls: int = 20) -> float:
-    """µs of a call, such as a graph's replay, on the GPU's clock. Before it is timed it runs for a while, for
-    what came before, such as another side's idle host, leaves the GPU with more power to spend."""
-    begun = time.perf_counter()
+def timed(call: Callable[[], Any]) -> float:
+    """µs of a call, such as a graph's replay, on the GPU's clock, over WINDOW_S. Before it is timed it runs
+    for WARM_S, for what came before, such as another side's idle host, leaves the GPU with more power to
+    spend; at the power limit the clock goes up and down within tenths of a second."""
+    begun, warm = time.perf_counter(), 0
     while time.perf_counter() - begun < WARM_S:
         call()
         torch.cuda.synchronize()
+        warm += 1
+    calls = max(20, round(warm * WINDOW_S / WARM_S))
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     for _ in range(calls):

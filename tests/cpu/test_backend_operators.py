@@ -347,3 +347,31 @@ def test_a_layer_norm_is_known_where_it_is_spelled_out(dtype: torch.dtype) -> No
 def test_another_power_is_no_layer_norm() -> None:
     x = ROWS.abs()
     same(compiled(Centred(4))(x), Centred(4)(x))
+
+
+POOLS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
+    "of windows that fit": (lambda x: F.max_pool2d(x, 3, 2, ceil_mode=True), ""),
+    "of windows that fit beside padding": (lambda x: F.max_pool2d(x, 2, 2, 1, ceil_mode=True), ""),
+    "of means that fit": (lambda x: F.avg_pool2d(x, 3, 2, ceil_mode=True), ""),
+    "of a window that hangs over": (lambda x: F.max_pool2d(x, 2, ceil_mode=True), "hangs over"),
+    "of parts": (lambda x: F.adaptive_avg_pool2d(x[..., :8, :6], (4, 2)), ""),
+    "of parts of several sizes": (lambda x: F.adaptive_avg_pool2d(x, (4, 2)), "expected parts of one size"),
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_pools(name: str) -> None:
+    pool, reason = POOLS[name]
+    w, x = torch.nn.Parameter(torch.randn(8, 8, 1, 1), requires_grad=False), torch.randn(2, 8, 9, 9)
+    same(compiled(lambda x: pool(F.conv2d(x, w)) * 2)(x), pool(F.conv2d(x, w)) * 2)
+    assert reason in left() and bool(reason) == bool(left()), left()
+
+
+def test_attention_whose_values_have_another_size_is_products_and_a_softmax() -> None:
+    """As LeViT's, which no attention of a spec is."""
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        q, k, v = x.split((8, 8, 16), -1)
+        return F.softmax(q @ k.transpose(-1, -2) * 0.3, -1) @ v
+
+    in_one_region(model, torch.randn(2, 3, 10, 32))

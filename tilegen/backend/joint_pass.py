@@ -19,7 +19,7 @@ from torch._inductor.pattern_matcher import stable_topological_sort
 from torch.fx import Graph, Node
 
 from tilegen import __version__, config
-from tilegen.backend import masks, search, sizes, spelled, thin_masks, words
+from tilegen.backend import hidden, masks, scalars, search, sizes, spelled, thin_masks, words
 from tilegen.backend.rewrite import Candidate, decomposed, replaced, unpadded, unstrided
 from tilegen.backend.search import Input
 
@@ -45,6 +45,8 @@ class JointPass(CustomGraphPass):
             self.before(graph)
         unstrided(graph)
         unpadded(graph)
+        scalars.as_numbers(graph)
+        hidden.as_sums(graph)
         spelled.as_calls(graph)
         masks.as_flags(graph)
         thinned = thin_masks.thinned(graph)

@@ -105,9 +105,10 @@ def _of(end: Any, known: Callable[[Node], bool | None]) -> Spelled | None:
 
 
 def _fit(q: Node, k: Node, v: Node, end: Node) -> bool:
-    """Whether operands and rows lie side by side; views may have put batches and heads together otherwise."""
-    (*lead, rows, _), (*_, width), *keys = (n.meta["val"].shape for n in (q, v, k, v))
-    same = all(sizes.alike(shape[:2], lead) for shape in keys)
+    """Whether heads have one size, and operands and rows lie side by side; views may have put batches and
+    heads together otherwise."""
+    (*lead, rows, of_scores), (*_, width), *keys = (n.meta["val"].shape for n in (q, v, k, v))
+    same = all(sizes.alike(shape[:2], lead) for shape in keys) and sizes.alike([of_scores], [width])
     return same and sizes.alike(end.meta["val"].shape, [*lead, rows, width])
 
 

@@ -29,7 +29,8 @@ from tilegen.options import Options
 from tilegen.runtime import cache
 from tilegen.runtime.request import request_key
 from tilegen.runtime.settled import quiet
-from tilegen.runtime.verify_launches import P, Proved
+from tilegen.runtime.verify_launches import Proved
+from tilegen.schedule.launches import P
 from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import plan
 from tilegen.schedule.simulate import simulate

@@ -159,8 +159,9 @@ def _pooled(
 def _max_pool(
     t: Trace, x: View, window: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
 ) -> View:
-    if ceil or any(n != 1 for n in (dilation if isinstance(dilation, (list, tuple)) else [dilation])):
-        raise SpecError("max_pool2d with dilation or ceil_mode")
+    if any(n != 1 for n in (dilation if isinstance(dilation, (list, tuple)) else [dilation])):
+        raise SpecError(f"max_pool2d with dilation {dilation}; expected 1")
+    _refuse_more_windows(x, window, stride, padding, ceil)
     return _pooled(t, max_pool2d, x, window, stride, padding)
 
 
@@ -175,9 +176,18 @@ def _avg_pool(
     counted: bool = True,
     divisor: int | None = None,
 ) -> View:
-    if ceil or divisor is not None:
-        raise SpecError("avg_pool2d with ceil_mode or divisor_override")
+    if divisor is not None:
+        raise SpecError("avg_pool2d with divisor_override")
+    _refuse_more_windows(x, window, stride, padding, ceil)
     return _pooled(t, avg_pool2d, x, window, stride, padding, count_include_pad=counted)
+
+
+def _refuse_more_windows(x: View, window: Any, stride: Any, padding: Any, ceil: bool) -> None:
+    """ceil_mode, where a window more comes of it, which hangs over the image."""
+    for n, w, s, p in zip(x.shape[-2:], _two(window), _two(stride or window), _two(padding), strict=True):
+        more = ceil and (n + 2 * p - w) % s  # whether so many pixels more than all windows have
+        if more and ((n + 2 * p - w) // s + 1) * s < n + p:
+            raise SpecError(f"a pool of {tuple(x.shape[-2:])} with ceil_mode, whose last window hangs over")
 
 
 @entry(aten.upsample_nearest2d.vec, aten.upsample_nearest2d.default)
@@ -209,7 +219,10 @@ def _adaptive_avg_pool(t: Trace, x: View, size: Sequence[int]) -> View:
     if tuple(size) != (1, 1):
         if tuple(size) == x.shape[2:]:
             return x
-        raise SpecError(f"an average pool of {x.shape[2:]} to {tuple(size)}; expected (1, 1)")
+        each = list(zip(x.shape[2:], size, strict=True))
+        if any(n % m for n, m in each):
+            raise SpecError(f"an average pool of {x.shape[2:]} to {tuple(size)}; expected parts of one size")
+        return _pooled(t, avg_pool2d, x, [n // m for n, m in each], (), 0)
     return _mean_of_image(t, as_image(t, x), True)
 
 

@@ -1,0 +1,90 @@
+"""Tensors of no dimensions that are the same at each call, as numbers of what computes with them; where that
+takes tensors alone, as such that a region computes once.
+
+    x / torch.sqrt(torch.tensor(64.0))    →   x / 8.0
+    torch.maximum(x, torch.tensor(0.5))   →   torch.maximum(x, torch.full([], 0.5))
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.fx import Graph, Node
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+from torch.utils import _pytree as pytree
+
+from tilegen.backend import words
+
+aten = torch.ops.aten
+OF_NUMBERS = (aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor)  # either operand is one
+
+
+def as_numbers(graph: Graph) -> None:
+    """All of a graph that such tensors are given to."""
+    for node, number in scalars(graph).items():
+        if not math.isfinite(number):
+            continue
+        for user in list(node.users):
+            if _computes_alike(user, node):
+                user.args = tuple(number if a is node else a for a in user.args)
+        point = node.meta["val"].dtype.is_floating_point
+        if point and node.target is aten.lift_fresh_copy.default and node.users:
+            with graph.inserting_before(node):
+                node.replace_all_uses_with(full(graph, number, node))
+
+
+def full(graph: Graph, number: float, like: Node) -> Node:
+    """A tensor of no dimensions, of another's type and device."""
+    value = like.meta["val"]
+    how = {"dtype": value.dtype, "device": value.device}
+    node = graph.call_function(aten.full.default, ([], number), how)
+    with value.fake_mode:
+        node.meta["val"] = torch.full([], number, **how)
+    return node
+
+
+def scalars(graph: Graph) -> dict[Node, float]:
+    """Tensors of no dimensions that are computed of constants alone, and what they hold."""
+    known: dict[Node, torch.Tensor] = {}
+    with unset_fake_temporarily(), disable_proxy_modes_tracing(), torch.no_grad():
+        for node in graph.nodes:
+            value = node.meta.get("val")
+            if isinstance(value, torch.Tensor) and not value.dim() and _is_number(value.dtype):
+                found = _computed(node, known)
+                if found is not None:
+                    known[node] = found
+        return {node: float(value) for node, value in known.items()}
+
+
+def _is_number(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype in words.WHOLE
+
+
+def _computed(node: Node, known: Mapping[Node, torch.Tensor]) -> torch.Tensor | None:
+    """What a node holds, on the CPU."""
+    if node.op == "get_attr":
+        held = getattr(node.graph.owning_module, str(node.target), None)
+        return held.cpu() if isinstance(held, torch.Tensor) and not isinstance(held, FakeTensor) else None
+    if not words.is_constant(node) or not known.keys() >= set(node.all_input_nodes):
+        return None
+    if node.target is torch.ops.prims.device_put.default:
+        return known[node.all_input_nodes[0]]
+    args, kwargs = pytree.tree_map_only(Node, known.__getitem__, (node.args, dict(node.kwargs)))
+    if "device" in kwargs:
+        kwargs["device"] = torch.device("cpu")
+    found = node.target(*args, **kwargs)  # type: ignore[operator]
+    return found if isinstance(found, torch.Tensor) and not found.dim() else None
+
+
+def _computes_alike(user: Node, scalar: Node) -> bool:
+    """Whether a number instead of the scalar gives the same: beside a tensor whose type the result has."""
+    if user.target not in OF_NUMBERS or user.kwargs or user.args.count(scalar) != 1:
+        return False
+    (other,) = (a for a in user.args[:2] if a is not scalar)
+    value = other.meta.get("val") if isinstance(other, Node) else None
+    if not isinstance(value, torch.Tensor) or not value.dim() or not value.dtype.is_floating_point:
+        return False
+    return bool(user.meta["val"].dtype is value.dtype)
