@@ -217,6 +217,12 @@ def work(name: str, batch: int, rounds: int, max_autotune: bool, lock: Path) -> 
     print(json.dumps(made.timed(rounds)), flush=True)
 
 
+def _visible(gpu: int) -> str:
+    """As the driver numbers it: one of those that this process was given."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return given.split(",")[gpu] if given else str(gpu)
+
+
 class Worker:
     """A process with a model; it is ended when it is not ready after some seconds."""
 
@@ -240,7 +246,7 @@ class Worker:
                 text=True,
                 env={
                     **os.environ,
-                    "CUDA_VISIBLE_DEVICES": str(gpu),
+                    "CUDA_VISIBLE_DEVICES": _visible(gpu),
                     "TILEGEN_CACHE_DIR": str(folder / f"{name}.cache"),
                 },
             )

@@ -2,7 +2,8 @@
 
     ours   = min(one launch, Σ over ops of a launch of each)               tilegen.schedule.lowering
     theirs = Σ over ops of their kernel + launch, and a pass for an epilogue
-    kernel = max(FLOPs / rate, bytes / memory's), and no less than ours alone on tensor cores
+    kernel = max(FLOPs / rate, bytes / memory's), no less than ours alone on tensor cores, more for few channels
+             a group
 
 An op whose own launch is far behind Inductor's kernel is a loser: a region without it is looked at instead.
 Where a region as a whole does not pay, so is each op that is behind at all: what is left may pay.
@@ -26,6 +27,8 @@ from tilegen.graph.attention_time import by_tensor_cores
 from tilegen.graph.cost_model import on_wgmma
 from tilegen.graph.forms import Place
 from tilegen.ops.base import OpInstance
+from tilegen.ops.conv2d import GroupedConvAttributes
+from tilegen.ops.grouped_conv2d import by_eights
 from tilegen.ops.rope import RotaryAttributes
 from tilegen.ops.strided_copy import StridedCopyAttributes
 from tilegen.options import Options
@@ -36,6 +39,9 @@ from tilegen.targets.select import gpu_machine, place
 
 SHARE = 0.85  # of its peak rates that a library's kernel reaches
 LAUNCH_US = 2.0  # of a kernel in a CUDA graph, from the end of the one before
+# of a convolution of few channels a group: its start, and the share of the CUDA cores' rate, by five that
+# were timed (docs/perf-log.md, 2026-11-27; 10 to 31 µs, some twice as long as this says)
+GROUPED_US, GROUPED_SHARE = 8.0, 0.25
 BEHIND, BEHIND_US = 1.3, 4.0  # a loser takes so many times as long, and so much longer
 BIAS = ("acc0", "acc0 + e0")  # epilogues that a library's product has
 
@@ -125,6 +131,9 @@ def _inductor_us(b: OpInstance, on: Machine, ours: float = 0.0) -> float:
     rate = on.flops32 if b.dtype(0) == "float32" else on.flops16
     seconds = max(b.kind.flops(b) * math.prod(b.grid) / rate, b.operand_bytes / on.memory)
     us = seconds * 1e6 / SHARE
+    if isinstance(b.attributes, GroupedConvAttributes) and by_eights(b):
+        flops = b.kind.flops(b) * math.prod(b.grid)
+        us = max(us, GROUPED_US + flops * 1e6 / (GROUPED_SHARE * on.flops32))
     if on_wgmma(b, on) or by_tensor_cores(b, on):
         us = max(us, ours)
     epilogue = b.op.epilogue
