@@ -2,8 +2,8 @@
 
     ours   = min(one launch, Σ over ops of a launch of each)               tilegen.schedule.lowering
     theirs = Σ over ops of their kernel + launch, and a pass for an epilogue
-    kernel = max(FLOPs / rate, bytes / memory's), no less than ours alone on tensor cores, more for few channels
-             a group
+    kernel = max(FLOPs / rate, bytes / memory's), no less than ours alone on tensor cores, and more where a
+             group has few channels
 
 An op whose own launch is far behind Inductor's kernel is a loser: a region without it is looked at instead.
 Where a region as a whole does not pay, so is each op that is behind at all: what is left may pay.
