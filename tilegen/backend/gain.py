@@ -39,8 +39,8 @@ from tilegen.targets.select import gpu_machine, place
 
 SHARE = 0.85  # of its peak rates that a library's kernel reaches
 LAUNCH_US = 2.0  # of a kernel in a CUDA graph, from the end of the one before
-# of a convolution of few channels a group: its start, and the share of the CUDA cores' rate, by five that
-# were timed (docs/perf-log.md, 2026-11-27; 10 to 31 µs, some twice as long as this says)
+# of a convolution of few channels a group: its start, and the share of the CUDA cores' rate, by fifteen that
+# were timed (docs/perf-log.md, 2026-11-30)
 GROUPED_US, GROUPED_SHARE = 8.0, 0.25
 BEHIND, BEHIND_US = 1.3, 4.0  # a loser takes so many times as long, and so much longer
 BIAS = ("acc0", "acc0 + e0")  # epilogues that a library's product has
