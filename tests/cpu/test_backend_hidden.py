@@ -158,3 +158,42 @@ def test_a_buffer_of_no_dimensions_is_read_anew() -> None:
     same(run(x), model(x))
     model.by.fill_(3.0)
     same(run(x), model(x))
+
+
+def test_what_a_user_defined_is_called_each_time() -> None:
+    calls = []
+
+    @torch.library.custom_op("tilegen_tests::calls", mutates_args=())
+    def count() -> torch.Tensor:
+        calls.append(1)
+        return torch.tensor(float(len(calls)))
+
+    count.register_fake(lambda: torch.empty(()))
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return F.silu(x) * count()
+
+    x, run = torch.randn(4, 8), compiled(model)
+    with torch.no_grad():
+        found = [run(x) for _ in range(3)]
+    same(found, [F.silu(x) * n for n in (1, 2, 3)])
+
+
+MIN = torch.finfo(torch.float32).min
+TWICE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "by two fills": lambda a, seen: a.masked_fill(seen == 0, MIN).masked_fill(seen.roll(3, -1) == 0, MIN),
+    "by a sum and a fill": lambda a, seen: (
+        (a + torch.where(seen > 0, 0.0, MIN)).masked_fill(seen.roll(3, -1) == 0, MIN)
+    ),
+    "by a fill and a sum": lambda a, seen: (
+        a.masked_fill(seen == 0, -1e38) + torch.where(seen.roll(3, -1) > 0, 0.0, -1e38)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_scores_that_are_hidden_twice_are_eagers(name: str) -> None:
+    """Rows of padding, too, all of whose scores are hidden by one mask or the other."""
+    model, x = Attention(TWICE[name]), torch.randn(2, 16, WIDTH)
+    with torch.no_grad():
+        same(compiled(model)(x), model(x))

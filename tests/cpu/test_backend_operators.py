@@ -365,6 +365,7 @@ def test_pools(name: str) -> None:
     w, x = torch.nn.Parameter(torch.randn(8, 8, 1, 1), requires_grad=False), torch.randn(2, 8, 9, 9)
     same(compiled(lambda x: pool(F.conv2d(x, w)) * 2)(x), pool(F.conv2d(x, w)) * 2)
     assert reason in left() and bool(reason) == bool(left()), left()
+    same(compiled(lambda x: pool(F.relu(F.conv2d(x, w))))(x), pool(F.relu(F.conv2d(x, w))))
 
 
 def test_attention_whose_values_have_another_size_is_products_and_a_softmax() -> None:

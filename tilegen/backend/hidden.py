@@ -1,14 +1,16 @@
 """Scores that a model hides by a choice, as sums with a mask, which attention knows: tilegen.backend.spelled.
 
-    softmax(where(seen, scores, -inf))   →   softmax(scores + where(seen, 0, -inf))
+    softmax(where(seen, q kᵀ, -inf))   →   softmax(q kᵀ + where(seen, 0, -inf))
 
-What is hidden counts for nothing in the softmax either way. Where all of a row is hidden it is the same
-again, if what stands for the hidden is so far below all scores that its sum with one is itself, rounded to
-float32.
+What is hidden counts for nothing in the softmax either way, if it is finite, as torch's own attention asks
+of it, too. Of rows of which all is hidden, by -inf, eager makes NaN, and attention numbers. What is far below
+all scores, but finite, may stand for -inf: then such a row is eager's, since its sum with a product is
+itself, rounded to float32; not with a sum that another mask has hidden already.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -16,11 +18,12 @@ from torch.fx import Graph, Node
 
 from tilegen.backend.rewrite import called
 from tilegen.backend.scalars import full, scalars
+from tilegen.backend.spelled import is_product
 from tilegen.nn.patterns import COPIES
 
 aten = torch.ops.aten
 FAR_BELOW = -1e30  # whose last digit in float32 is 7.6e22
-PASSED = (aten.view.default, aten.reshape.default, aten.expand.default, aten.add.Tensor, *COPIES)
+PASSED = (aten.view.default, aten.reshape.default, aten.expand.default, *COPIES)
 
 
 def as_sums(graph: Graph) -> None:
@@ -30,7 +33,9 @@ def as_sums(graph: Graph) -> None:
     for node in chosen:
         seen, yes, no = node.args
         number, scores = (known.get(yes), no) if yes in known else (known.get(no), yes)
-        if number is None or number > FAR_BELOW or not _is_scores(node, scores) or not _of_softmax(node):
+        if number is None or number > FAR_BELOW or not _is_scores(node, scores):
+            continue
+        if not _of_softmax(node, sums=number == -math.inf) or number > -math.inf and not is_product(scores):
             continue
         with graph.inserting_before(node):
             zero = full(graph, 0.0, scores)
@@ -50,9 +55,10 @@ def _is_scores(node: Node, scores: Any) -> bool:
     return bool(value.dtype in (torch.float32, torch.bfloat16) and value.shape == node.meta["val"].shape)
 
 
-def _of_softmax(node: Node) -> bool:
-    """Whether a softmax alone reads a node, or sums and views of it."""
-    softmax = aten._softmax.default
+def _of_softmax(node: Node, sums: bool) -> bool:
+    """Whether a softmax alone reads a node or views of it; sums: or sums."""
+    passed = (*PASSED, aten.add.Tensor) if sums else PASSED
     return bool(node.users) and all(
-        user.target is softmax or user.target in PASSED and _of_softmax(user) for user in node.users
+        user.target is aten._softmax.default or user.target in passed and _of_softmax(user, sums)
+        for user in node.users
     )

@@ -19,7 +19,15 @@ from torch.utils import _pytree as pytree
 from tilegen.backend import words
 
 aten = torch.ops.aten
+prims = torch.ops.prims
 OF_NUMBERS = (aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor)  # either operand is one
+# what is computed here, of constants of no dimensions
+COMPUTED = (
+    *(aten.full.default, aten.scalar_tensor.default, aten.lift_fresh_copy.default, aten.clone.default),
+    *(aten._to_copy.default, prims.convert_element_type.default, prims.device_put.default, *OF_NUMBERS),
+    *(aten.sqrt.default, aten.rsqrt.default, aten.reciprocal.default, aten.neg.default, aten.exp.default),
+    *(aten.log.default, aten.pow.Tensor_Scalar, aten.pow.Scalar),
+)
 
 
 def as_numbers(graph: Graph) -> None:
@@ -28,8 +36,9 @@ def as_numbers(graph: Graph) -> None:
         if not math.isfinite(number):
             continue
         for user in list(node.users):
-            if _computes_alike(user, node):
-                user.args = tuple(number if a is node else a for a in user.args)
+            other = _beside(user, node)
+            if other is not None and math.isfinite(rounded := _as_read(number, node, other)):
+                user.args = tuple(rounded if a is node else a for a in user.args)
         point = node.meta["val"].dtype.is_floating_point
         if point and node.target is aten.lift_fresh_copy.default and node.users:
             with graph.inserting_before(node):
@@ -68,9 +77,9 @@ def _computed(node: Node, known: Mapping[Node, torch.Tensor]) -> torch.Tensor | 
     if node.op == "get_attr":
         held = getattr(node.graph.owning_module, str(node.target), None)
         return held.cpu() if isinstance(held, torch.Tensor) and not isinstance(held, FakeTensor) else None
-    if not words.is_constant(node) or not known.keys() >= set(node.all_input_nodes):
+    if node.target not in COMPUTED or not known.keys() >= set(node.all_input_nodes):
         return None
-    if node.target is torch.ops.prims.device_put.default:
+    if node.target is prims.device_put.default:
         return known[node.all_input_nodes[0]]
     args, kwargs = pytree.tree_map_only(Node, known.__getitem__, (node.args, dict(node.kwargs)))
     if "device" in kwargs:
@@ -79,12 +88,20 @@ def _computed(node: Node, known: Mapping[Node, torch.Tensor]) -> torch.Tensor | 
     return found if isinstance(found, torch.Tensor) and not found.dim() else None
 
 
-def _computes_alike(user: Node, scalar: Node) -> bool:
-    """Whether a number instead of the scalar gives the same: beside a tensor whose type the result has."""
+def _beside(user: Node, scalar: Node) -> torch.Tensor | None:
+    """What a user computes with the scalar, where a number instead gives the same: a tensor of whose type the
+    result is."""
     if user.target not in OF_NUMBERS or user.kwargs or user.args.count(scalar) != 1:
-        return False
+        return None
     (other,) = (a for a in user.args[:2] if a is not scalar)
     value = other.meta.get("val") if isinstance(other, Node) else None
     if not isinstance(value, torch.Tensor) or not value.dim() or not value.dtype.is_floating_point:
-        return False
-    return bool(user.meta["val"].dtype is value.dtype)
+        return None
+    return value if user.meta["val"].dtype is value.dtype else None
+
+
+def _as_read(number: float, scalar: Node, beside: torch.Tensor) -> float:
+    """torch rounds a scalar to the type of the tensor beside it, but not one of the CPU beside a GPU's."""
+    if scalar.meta["val"].device.type != beside.device.type:
+        return number
+    return float(torch.tensor(number, dtype=torch.float64).to(beside.dtype))

@@ -59,6 +59,11 @@ def as_calls(graph: Graph) -> None:
     graph.eliminate_dead_code()
 
 
+def is_product(node: Node) -> bool:
+    """Whether a node is a product, but for factors, casts and views."""
+    return bool(_scaled(node, set())[0].target is aten.bmm.default)
+
+
 def _replace(graph: Graph, end: Node, found: Spelled) -> None:
     wide = end.meta["val"].dtype
     with graph.inserting_before(end):

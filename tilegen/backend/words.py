@@ -58,6 +58,16 @@ FIRST_ALONE = (
     MATH,
 )
 OF_WHOLE_NUMBERS = (aten.embedding.default, aten.argmax.default, aten.topk.default, aten.gather.default)
+OWN = ("aten", "prims")  # namespaces of operators
+UNSET = (
+    *(aten.empty.memory_format, aten.empty_like.default),
+    *(aten.empty_strided.default, aten.new_empty.default),
+)
+# what has a result that lies as its input does: channels first or last
+LIE_ALIKE = (
+    *(aten.max_pool2d_with_indices.default, aten.avg_pool2d.default, aten._adaptive_avg_pool2d.default),
+    *(aten.upsample_nearest2d.vec, aten.upsample_bilinear2d.vec, operator.getitem),
+)
 # what takes places in memory for elements, or what lies side by side for one
 BY_PLACES = (
     aten.as_strided.default,
@@ -112,11 +122,14 @@ def leaves(node: Node) -> bool:
 
 
 def lays_out_results(node: Node, inside: Container[Node]) -> bool:
-    """Whether the graph returns a node, a view of it, or maths of its shape, which lies in memory as it does
-    and is made by none of the nodes inside."""
-    return _reaches_output(
-        node, lambda user, of: user not in inside and (user.target in VIEWS or _of_one_shape(user, of))
-    )
+    """Whether the graph returns a node, a view of it, or maths of its shape or a pool, which lies in memory
+    as it does and is made by none of the nodes inside."""
+
+    def follows(user: Node, of: Node) -> bool:
+        alike = user.target in VIEWS or user.target in LIE_ALIKE or _of_one_shape(user, of)
+        return user not in inside and alike
+
+    return _reaches_output(node, follows)
 
 
 def read_by_places(node: Node) -> bool:
@@ -157,11 +170,14 @@ def repeats(node: Node) -> bool:
 
 
 def is_constant(node: Node) -> bool:
-    """Whether a node gives the same numbers each time, of the same inputs and sizes."""
+    """Whether a node gives the same numbers each time, of the same inputs and sizes. What others than torch
+    have defined may count its calls, or ask other processes."""
     target = node.target
     if target is operator.getitem:
         return True
     if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable:
+        return False
+    if target.namespace not in OWN or target in UNSET:
         return False
     return torch.Tag.nondeterministic_seeded not in target.tags
 
