@@ -84,7 +84,7 @@ def _computed(node: Node, known: Mapping[Node, torch.Tensor]) -> torch.Tensor | 
     args, kwargs = pytree.tree_map_only(Node, known.__getitem__, (node.args, dict(node.kwargs)))
     if "device" in kwargs:
         kwargs["device"] = torch.device("cpu")
-    found = node.target(*args, **kwargs)  # type: ignore[operator]
+    found = node.target(*args, **kwargs)
     return found if isinstance(found, torch.Tensor) and not found.dim() else None
 
 
