@@ -1,4 +1,5 @@
-"""The tables of models under torch.compile(backend="tilegen"): benchmarks.models and benchmarks.generate."""
+"""The tables of models under torch.compile(backend="tilegen"): benchmarks.models, small, gradients, batches
+and generate."""
 
 from __future__ import annotations
 
@@ -43,6 +44,11 @@ BATCHES = (
     " every region taken that has words, 24 tokens: how many graphs Dynamo compiled for all four, and how far"
     " the worst result is from eager's, in norms."
 )
+SMALL = (
+    "Small models that nothing is tuned for, one forward pass, every region taken that has words: on the CPU"
+    " target float32 beside eager's, on a GPU bfloat16 beside float32. Operators: of the model's graphs, in"
+    " regions. Error: of the worst result, in norms. Left: what most often was, and why."
+)
 
 
 def of_models(data: Mapping[str, Any]) -> str:
@@ -86,6 +92,20 @@ def of_gradients(data: Mapping[str, Any]) -> str:
          *(f"{r[what]:.1e}" for what in ("eager", "error", "eager_of_worst", "of_worst"))]
         for r in data["rows"]
     ])  # fmt: skip
+
+
+def of_small(data: Mapping[str, Any]) -> str:
+    rows = data["rows"]
+    right, whole = sum(r["right"] for r in rows), sum(r["regions"] == r["graphs"] for r in rows)
+    said = f"{len(rows)} models: {right} right, {whole} with one region for each graph."
+    head = ("", "graphs", "regions", "operators", "error: eager", "tilegen", "left")
+    lines = [
+        [r["model"], *(str(r[what]) for what in ("graphs", "regions", "operators")),
+         *(f"{r[what]:.1e}" for what in ("eager", "error")), r["left"] if r["right"] else "**wrong**"]
+        for r in rows
+    ]  # fmt: skip
+    notes = "".join(f"\n- {note}" for note in data["notes"])
+    return "\n\n".join([said, table(head, lines), *([f"Not measured:\n{notes}"] if notes else [])])
 
 
 def of_batches(data: Mapping[str, Any]) -> str:

@@ -1,5 +1,5 @@
 """The tables of whole models, of sizes that move and of the cost model in docs/performance.md:
-benchmarks.swapped, moving, serving, models, generate and calibrate."""
+benchmarks.swapped, moving, serving, models, small, generate and calibrate."""
 
 from __future__ import annotations
 
@@ -78,6 +78,7 @@ def sections(results: Path, gpu: str) -> list[str]:
         ("One kernel for every size", MOVING, ["moving"], _ratios),
         ("A batch that moves at every step", SERVING, ["serving"], _served),
         ("Models under torch.compile", compiled_tables.MODELS, ["models"], compiled_tables.of_models),
+        ("Models that nothing is tuned for", compiled_tables.SMALL, ["small"], compiled_tables.of_small),
         ("Gradients of models", compiled_tables.GRADIENTS, ["gradients"], compiled_tables.of_gradients),
         ("Models whose batch moves", compiled_tables.BATCHES, ["batches"], compiled_tables.of_batches),
         ("Greedy decoding", compiled_tables.GENERATED, ["generate"], compiled_tables.of_generated),

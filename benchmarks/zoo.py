@@ -4,7 +4,7 @@ weights are random, nothing is fetched, decoders have four layers."""
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -138,10 +138,10 @@ MODELS: dict[str, Callable[[int], Made]] = {
 }
 
 
-def named(name: str) -> str:
+def named(name: str, models: Mapping[str, Any] = MODELS) -> str:
     """A model's name, as a command line takes it."""
-    if name not in MODELS:
-        raise argparse.ArgumentTypeError(f"no model {name}; they are {', '.join(MODELS)}")
+    if name not in models:
+        raise argparse.ArgumentTypeError(f"no model {name}; they are {', '.join(models)}")
     return name
 
 

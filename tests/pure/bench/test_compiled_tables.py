@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from benchmarks.compiled_tables import of_batches, of_generated, of_gradients, of_models
+import pytest
+import torch
+
+from benchmarks.compiled_tables import of_batches, of_generated, of_gradients, of_models, of_small
+from benchmarks.small import error
 
 
 def row(model: str, backend: str, us: list[float], **more: Any) -> dict[str, Any]:
@@ -52,3 +57,20 @@ def test_graphs_of_a_batch_that_moves() -> None:
     row = {"model": "net", "graphs_inductor": 1, "graphs": 2, "regions": 3}
     text = of_batches({"rows": [{**row, "error_inductor": 1e-7, "error": 2e-7}]})
     assert "| net | 1 | 2 | 3 | 1.0e-07 | 2.0e-07 |" in text
+
+
+def test_a_model_that_is_wrong_says_so() -> None:
+    row = {"model": "net", "graphs": 1, "regions": 1, "operators": 9, "eager": 0.0, "error": 1e-7}
+    rows = [{**row, "right": True, "left": "a word"}, {**row, "regions": 3, "right": False, "left": ""}]
+    text = of_small({"rows": rows, "notes": ["mamba: transformers has no such"]})
+    assert text.startswith("2 models: 1 right, 1 with one region for each graph.")
+    assert "| net | 1 | 1 | 9 | 0.0e+00 | 1.0e-07 | a word |" in text
+    assert "| net | 1 | 3 | 9 | 0.0e+00 | 1.0e-07 | **wrong** |" in text and "- mamba: " in text
+
+
+@pytest.mark.parametrize("found, wanted", [([1.0, 2.0], 0.0), ([1.0, 2.5], 0.5 / 5**0.5), ([1.0], math.inf)])
+def test_the_error_of_results(found: list[float], wanted: float) -> None:
+    """Without end where whole numbers or shapes are others."""
+    exact = [torch.tensor([1.0, 2.0]), torch.tensor([3, 4])]
+    assert error([torch.tensor(found), torch.tensor([3, 4])], exact) == pytest.approx(wanted)
+    assert error([exact[0], torch.tensor([3, 5])], exact) == math.inf
