@@ -13,6 +13,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 from torch.utils import _pytree as pytree
 
+from tilegen.backend import joint_pass
 from tilegen.backend.backend import tilegen
 from tilegen.backend.region import Region
 from tilegen.frontend.program import Program
@@ -76,6 +77,14 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
         return kernel(self)
 
     monkeypatch.setattr(Region, "kernel", noted)
+    return found
+
+
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
+    """Of the regions, as the pass tells of them; numbers are drawn from the same seed."""
+    torch.manual_seed(0)
+    found: list[Program] = []
+    monkeypatch.setattr(joint_pass, "_tell", lambda candidate: found.append(candidate.program))
     return found
 
 

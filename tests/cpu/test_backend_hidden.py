@@ -3,15 +3,14 @@ and tensors of no dimensions that are constants are numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.compiled import compiled, counted, left, same
-from tilegen.backend import joint_pass
+from tests.compiled import compiled, counted, left, same, taken
 from tilegen.frontend.program import Program
 from tilegen.ops.attention import AttentionAttributes
 
@@ -20,12 +19,9 @@ BOTH = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str
 
 
 @pytest.fixture(autouse=True)
-def programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Program]]:
+def programs(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
     """Those of all regions."""
-    torch.manual_seed(0)
-    found: list[Program] = []
-    monkeypatch.setattr(joint_pass, "_tell", lambda taken: found.append(taken.program))
-    yield found
+    return taken(monkeypatch)
 
 
 class Attention(nn.Module):

@@ -3,7 +3,6 @@ from the tensors that models broadcast them from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,8 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.compiled import compiled, counted, left, same
-from tilegen.backend import joint_pass
+from tests.compiled import compiled, counted, left, same, taken
 from tilegen.frontend.program import Program
 from tilegen.ops.attention import AttentionAttributes
 
@@ -20,12 +18,9 @@ WIDTH, HEADS, WORDS = 32, 4, 60
 
 
 @pytest.fixture(autouse=True)
-def programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Program]]:
+def programs(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
     """Those of all regions."""
-    torch.manual_seed(0)
-    found: list[Program] = []
-    monkeypatch.setattr(joint_pass, "_tell", lambda taken: found.append(taken.program))
-    yield found
+    return taken(monkeypatch)
 
 
 def added(programs: list[Program]) -> list[Any]:

@@ -129,10 +129,10 @@ def _inductor_us(b: OpInstance, on: Machine, ours: float = 0.0) -> float:
     """Of an op that Inductor runs: a library's kernel, and one over its result for what that cannot do. ours:
     its own launch here, which on tensor cores no library was much ahead of where both were timed."""
     rate = on.flops32 if b.dtype(0) == "float32" else on.flops16
-    seconds = max(b.kind.flops(b) * math.prod(b.grid) / rate, b.operand_bytes / on.memory)
+    flops = b.kind.flops(b) * math.prod(b.grid)
+    seconds = max(flops / rate, b.operand_bytes / on.memory)
     us = seconds * 1e6 / SHARE
     if isinstance(b.attributes, GroupedConvAttributes) and by_eights(b):
-        flops = b.kind.flops(b) * math.prod(b.grid)
         us = max(us, GROUPED_US + flops * 1e6 / (GROUPED_SHARE * on.flops32))
     if on_wgmma(b, on) or by_tensor_cores(b, on):
         us = max(us, ours)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -182,11 +182,17 @@ def _computed(node: Node, at: Mapping[sp.Symbol, int]) -> Any:
         if sizes.is_size(n):
             return int(n.meta["val"].node.expr.subs(at))
         if n not in known:
-            args, kwargs = pytree.tree_map_only(Node, of, (n.args, dict(n.kwargs)))
-            if "device" in kwargs:
-                kwargs["device"] = torch.device("cpu")
-            moved = n.target is torch.ops.prims.device_put.default
-            known[n] = args[0] if moved else n.target(*args, **kwargs)  # type: ignore[operator]
+            known[n] = on_cpu(n, of)
         return known[n]
 
     return of(node)
+
+
+def on_cpu(node: Node, of: Callable[[Node], Any]) -> Any:
+    """What a node of constants gives on the CPU, wherever the graph has it. of: what those hold that it
+    reads."""
+    args, kwargs = pytree.tree_map_only(Node, of, (node.args, dict(node.kwargs)))
+    if "device" in kwargs:
+        kwargs["device"] = torch.device("cpu")
+    moved = node.target is torch.ops.prims.device_put.default
+    return args[0] if moved else node.target(*args, **kwargs)  # type: ignore[operator]

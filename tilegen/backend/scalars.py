@@ -14,9 +14,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
-from torch.utils import _pytree as pytree
 
 from tilegen.backend import words
+from tilegen.backend.masks import on_cpu
 
 aten = torch.ops.aten
 prims = torch.ops.prims
@@ -79,12 +79,7 @@ def _computed(node: Node, known: Mapping[Node, torch.Tensor]) -> torch.Tensor | 
         return held.cpu() if isinstance(held, torch.Tensor) and not isinstance(held, FakeTensor) else None
     if node.target not in COMPUTED or not known.keys() >= set(node.all_input_nodes):
         return None
-    if node.target is prims.device_put.default:
-        return known[node.all_input_nodes[0]]
-    args, kwargs = pytree.tree_map_only(Node, known.__getitem__, (node.args, dict(node.kwargs)))
-    if "device" in kwargs:
-        kwargs["device"] = torch.device("cpu")
-    found = node.target(*args, **kwargs)
+    found = on_cpu(node, known.__getitem__)
     return found if isinstance(found, torch.Tensor) and not found.dim() else None
 
 

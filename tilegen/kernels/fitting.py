@@ -155,8 +155,7 @@ def _smaller(program: Program, place: Place, options: Options) -> Iterator[Optio
     dim = the_dim(program) if program.symbolic else None
     largest = program if dim is None else filled(program, dim, dim.most)
     chosen = plan(largest, place, options)
-    kinds = (LinearAttributes, ConvAttributes)
-    products = [b for b in chosen.bounds if isinstance(b.attributes, kinds) and not b.op.pixels]
+    products = _products(chosen)
     for limit in SUMS:
         if all(_sums(b) <= limit for b in products):
             continue
@@ -171,11 +170,16 @@ def _smaller(program: Program, place: Place, options: Options) -> Iterator[Optio
 
 def _smaller_launch(launch: Plan) -> Iterator[tuple[str, tuple[int, ...]]]:
     """The tile of a launch's product with fewer sums a thread, where there is one."""
-    for b in launch.bounds:
-        if isinstance(b.attributes, (LinearAttributes, ConvAttributes)) and not b.op.pixels:
-            limit = next((n for n in SUMS if n < _sums(b)), None)
-            if limit is not None:
-                yield b.op.name, _within(b, 128, 2 * limit)
+    for b in _products(launch):
+        limit = next((n for n in SUMS if n < _sums(b)), None)
+        if limit is not None:
+            yield b.op.name, _within(b, 128, 2 * limit)
+
+
+def _products(made: Plan) -> list[OpInstance]:
+    """Those whose tile holds as many sums as it is large."""
+    kinds = (LinearAttributes, ConvAttributes)
+    return [b for b in made.bounds if isinstance(b.attributes, kinds) and not b.op.pixels]
 
 
 def _alike(program: Program, place: Place, options: Options, chosen: Plan) -> Iterator[Options]:
