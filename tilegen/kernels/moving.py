@@ -27,7 +27,7 @@ from tilegen.errors import ArgumentError
 from tilegen.frontend.dims import Dim, dims_of, filled
 from tilegen.frontend.program import Program, Size, Tensor
 from tilegen.graph.forms import Place
-from tilegen.kernels.fitting import fitted, lowered
+from tilegen.kernels.fitting import fitted, lowered, of_each
 from tilegen.kernels.gpu_kernel import share_memory
 from tilegen.kernels.kernel import Kernel
 from tilegen.kernels.launches import moving_kernel
@@ -350,8 +350,7 @@ def compile_moving(
     def in_launches(part: Part) -> Callable[[], Regime]:
         proved = planned_moving_launches(part, place, part.options, early, progress)
         progress("compiler")
-        with ThreadPoolExecutor() as launches:
-            libraries = list(launches.map(load, (launch.plan.open for launch in proved.each)))
+        libraries = of_each(proved.each, lambda launch: load(launch.plan.open))
         whole = proved.whole
         return lambda: Regime(whole.plan, whole.certificate, moving_kernel(proved, libraries, early))
 
