@@ -14,6 +14,7 @@ from tests.gpu.ops import attended, pools, unaligned
 ROWS = Case("rows", unaligned, {"M": 5, "N": 61})
 IN_TURNS = Case("rows in turns", unaligned, {"M": 12, "N": 61}, {"tiles": {"r": (6,), "l": (6,)}})
 PRODUCT = Case("product", added, {"M": 17, "N": 13, "K": 72})
+SUMS = Case("sums of both warpgroups", biased, {"M": 70, "N": 77, "K": 136}, {"tiles": {"y": (64, 64, 64)}})
 HEADS = Case("heads", attended, {"D": 40, "S": 33, "B": 1})
 CASES = [
     ROWS,
@@ -21,6 +22,8 @@ CASES = [
     Case("rows read anew", unaligned, {"M": 1, "N": 16999}),
     Case("pools", pools, {"HW": 9, "C": 5}),
     PRODUCT,
+    SUMS,
+    Case("sums of a few columns", biased, {"M": 17, "N": 5, "K": 72}, {"tiles": {"y": (64, 64, 64)}}),
     Case("swapped", biased, {"M": 90, "N": 67, "K": 72}, {"tiles": {"y": (48, 64, 64)}}),
     Case("a view", viewed, {"M": 9, "N": 22}),
     HEADS,
@@ -39,6 +42,15 @@ FAULTS = [
     (ROWS, "the second vector is left out", "there && skew > 0", "false"),
     (PRODUCT, "half a pair behind a row is stored", "if (column + 1 < end) tg_put1", "tg_put1"),
     (PRODUCT, "half a pair behind an operand is read", "if (inside && both)", "if (inside)"),
+    (SUMS, "a bias is read behind its end", "tg_fetch_constant(p, both)", "tg_fetch_constant(p, inside)"),
+    (SUMS, "a bias lacks its end", "if (inside && !both)", "if (false)"),
+    (SUMS, "what a row begins with is left out", "quad % 3 != 0", "quad != 3"),
+    (SUMS, "what a row ends with is left out", "quad % 3 != 0", "quad != 0"),
+    (SUMS, "numbers before a part are stored", "quad == 0 ? skew : 0", "0"),
+    (SUMS, "numbers behind a part are stored", "quad == 0 ? 8 : skew", "8"),
+    (SUMS, "two numbers are stored where none follow", "if (from + 2 <= to) put2", "if (from < to) put2"),
+    (IN_TURNS, "the next row is not brought", "< hi0) bring_row", "< lo0) bring_row"),
+    (ROWS, "a vector that is not there is summed", "column < ends.body ? ", "true ? "),
     (HEADS, "columns behind a head are stored", "if (8 * (n8 + o) < Op::COLUMNS)", ""),
 ]
 

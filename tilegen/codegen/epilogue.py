@@ -81,6 +81,10 @@ class EpilogueText:
         sizes = int(self.bound.out[-1]), e.first, 0 if e.vector else e.pitch
         return not e.of_row and any(n % 2 for n in sizes)
 
+    def halves_last(self, e: EpilogueOperand) -> bool:
+        """Whether that is all, of what L1 may keep: the last is half a pair."""
+        return self.one_by_one(e) and e.stays and e.first % 2 == 0
+
     @property
     def expression(self) -> str:
         return to_cpp(self.bound.op.epilogue.expression, "tg_") if self.bound.op.epilogue else "acc0"

@@ -16,6 +16,7 @@ from tilegen.codegen.thread_conv import REDUCTIONS
 from tilegen.ops.base import OpInstance, ceil_div
 from tilegen.ops.conv2d import GroupedConvAttributes
 from tilegen.ops.grouped_conv2d import channels_of
+from tilegen.ops.rows import THREADS
 
 PIXELS = 4  # of a line, that a thread sums up together
 HELD = 8  # filter columns that a thread holds
@@ -69,6 +70,16 @@ class Depthwise:
     def eights(self) -> int:
         """Of a tile's channels."""
         return ceil_div(min(self.bound.tile[3] * self.each, int(self.bound.out[3])), 8)
+
+    @property
+    def turns(self) -> int:
+        """In which threads bring a tile's filters, eight weights each."""
+        return ceil_div(self.eights * self.weights, THREADS)
+
+    @property
+    def constant(self) -> bool:
+        """Whether no op writes the filters."""
+        return self.bound.tensors[self.bound.op.operands[1].tensor].role in ("input", "weight")
 
     @property
     def filters_at(self) -> int:

@@ -53,6 +53,7 @@ from tilegen.ops.take_along import TakeAlongAttributes
 from tilegen.ops.topk import TopkAttributes
 from tilegen.ops.upsample import UpsampleAttributes
 
+NEXT = 128  # bytes of its next row that a thread holds, besides
 EARLY = 128  # bytes of each of a norm's vectors besides
 MOST_COLUMNS = 1 << 24  # whose numbers are exact as floats
 MOST_SPLITS = 16  # of the keys: eights of each that a thread holds
@@ -440,6 +441,17 @@ class ThreadOp(MacroOp):
         return self.whole_rows and bool(self.too_wide)
 
     @property
+    def ahead(self) -> bool:
+        """A norm, a softmax or a reduction: whether a thread's part of its next row is on its way while it
+        sums over the one before. Not where a tile has no next row, or registers would not hold it."""
+        match self.attributes:
+            case NormAttributes() | ReduceAttributes() | SoftmaxAttributes(causal=False):
+                held = self.vectors_of_thread * VECTOR * DTYPES[self.bound.dtype(0)]
+                turns = math.ceil(self.most_rows * self.threads_of_row / self.THREADS)
+                return not self.rereads and turns > 1 and held <= NEXT
+        return False
+
+    @property
     def too_wide(self) -> str:
         """Why a CTA cannot hold rows of the result, or an empty string."""
         most = THREADS * VECTOR * HELD
@@ -453,6 +465,12 @@ class ThreadOp(MacroOp):
     def even(self) -> bool:
         """Whether all threads of a row hold as many of its columns."""
         return not self.unaligned and self.held_columns % (self.threads_of_row * VECTOR) == 0
+
+    @property
+    def sure(self) -> int:
+        """Of a thread's eights of a row, how many are there, wherever the row begins."""
+        eights = (self.held_columns - (VECTOR - 1 if self.has_ends else 0)) // VECTOR
+        return max(0, eights) // self.threads_of_row
 
     @property
     def inside(self) -> str:
@@ -486,6 +504,12 @@ class ThreadOp(MacroOp):
         vectors = [self.bound.tensors[o.tensor] for o in vectors_of(self.bound)]
         held = self.vectors_of_thread * VECTOR * max(DTYPES[t.dtype] for t in vectors)
         return held <= EARLY and self.constant_vectors
+
+    @property
+    def given(self) -> bool:
+        """Whether no op writes its x."""
+        x = self.bound.tensors[self.bound.op.operands[0].tensor]
+        return x.role in ("input", "weight")
 
     @property
     def constant_tables(self) -> bool:

@@ -77,6 +77,9 @@ class Extras:
             pointer, inside = tensor + e.row.removeprefix(f"T.{e.tensor}"), "inside(row)"
             fetched = f"tg_fetch_of_row{'_constant' if e.constant else ''}({pointer}, {inside})"
             warm = f"tg_warm({pointer});"
+        elif self.text.halves_last(e):
+            fetched = f"tg_fetch_constant_to_end({pointer}, {inside}, column + 1 < {width})"
+            warm = f"(void){fetched};"
         elif self.text.one_by_one(e):
             fetched = f"tg_fetch_ones({pointer}, {inside}, column + 1 < {width})"
             warm = f"tg_warm({pointer});"
