@@ -19,7 +19,9 @@ STRIDED = Case("strided", in_groups, {"C": 24, "N": 24, "groups": 24, "stride": 
 ODD = Case("10 channels", in_groups, {"C": 10, "N": 10, "groups": 10, "B": 1}, tile(1, 3, 4, 7))
 GROUPS = Case("groups", in_groups, {"C": 32, "N": 24, "groups": 2, "B": 1}, tile(1, 3, 4, 1))
 FOURS = Case("groups of 4", in_groups, {"C": 32, "N": 32, "groups": 8, "stride": 2, "B": 1}, tile(1, 3, 3, 4))
+SMALL = Case("all lines at once", in_groups, {"C": 16, "N": 16, "groups": 16, "B": 1}, tile(1, 4, 5, 8))
 CASES = [
+    SMALL,
     STRIDED,
     FOURS,
     ODD,
@@ -28,7 +30,12 @@ CASES = [
     Case("9 columns of a filter", in_groups, {"C": 8, "N": 8, "groups": 8, "size": 9, "dilation": 2}),
 ]
 FAULTS = [
-    (STRIDED, "a line above the image is read", "h < 0 || ", ""),
+    (STRIDED, "a line above the image is read", "tg_max(-top, 0)", "0"),
+    (STRIDED, "a line below the image is read", "tg_min(11 - top, 3)", "3"),
+    (STRIDED, "the next line is not brought", "r + 1 < end", "false"),
+    (SMALL, "a line above the image is read", "h >= 0 && ", ""),
+    (SMALL, "a line below the image is read", "h < 11 && ", ""),
+    (FOURS, "a line above the image is read", "h < 0 || ", ""),
     (STRIDED, "a pixel behind a line is read", "left + z < 9", "true"),
     (STRIDED, "pixels behind the tile are stored", "q + o < hi2", "true"),
     (STRIDED, "the last four channels have the first ones' filters", "channel + i))", "channel))"),

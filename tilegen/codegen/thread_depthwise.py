@@ -20,6 +20,7 @@ from tilegen.ops.rows import THREADS
 
 PIXELS = 4  # of a line, that a thread sums up together
 HELD = 8  # filter columns that a thread holds
+AT_ONCE = 20  # pixels of eight channels, packed
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,15 @@ class Depthwise:
         return (self.pixels - 1) * a.stride[1] + (self.window[1] - 1) * a.dilation[1] + 1
 
     @property
-    def holds(self) -> bool:
-        """Whether a thread holds a line of its channels' filters; else it reads them for every pixel."""
-        return self.each == 1 and self.window[1] <= HELD
+    def ahead(self) -> bool:
+        """Whether a thread holds a line of its channels' filters, and the pixels of the image's next line are
+        on their way; else it reads filters for every pixel, one after another."""
+        return self.each == 1 and self.window[1] <= HELD and not self.unaligned
+
+    @property
+    def at_once(self) -> bool:
+        """Whether those of all lines are, since they are few."""
+        return self.ahead and self.window[0] * self.seen <= AT_ONCE
 
     @property
     def eights(self) -> int:
