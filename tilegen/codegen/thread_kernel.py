@@ -44,7 +44,7 @@ class ThreadKernel:
 
     @property
     def rereads(self) -> bool:
-        return any(op.rereads for op in self.thread_tiles)
+        return any(op.held.rereads for op in self.thread_tiles)
 
     @property
     def depthwise(self) -> bool:

@@ -14,7 +14,7 @@ from typing import ClassVar
 from tilegen.analysis.regions import to_c
 from tilegen.codegen.cuda_op import TYPES, refuse
 from tilegen.codegen.environment import macro_text
-from tilegen.codegen.epilogue import EpilogueOperand, EpilogueText
+from tilegen.codegen.epilogue import EpilogueText
 from tilegen.codegen.op_text import MacroOp
 from tilegen.codegen.strided import Copy
 from tilegen.codegen.thread_attention import ThreadAttention
@@ -29,8 +29,8 @@ from tilegen.codegen.thread_product import (
     ThreadProduct,
     TransposedProduct,
 )
-from tilegen.errors import PlanError
-from tilegen.frontend.program import DTYPES, INT8, Size
+from tilegen.codegen.thread_rows import HeldRows, Operand
+from tilegen.frontend.program import INT8
 from tilegen.ops.append import AppendAttributes
 from tilegen.ops.attention import AttentionAttributes
 from tilegen.ops.cat import CatAttributes
@@ -41,20 +41,18 @@ from tilegen.ops.embedding import EmbeddingAttributes
 from tilegen.ops.gemm import MatmulAttributes
 from tilegen.ops.group_norm import GroupNormAttributes, channels_of
 from tilegen.ops.grouped_conv2d import by_eights, filters_of
-from tilegen.ops.norm import NormAttributes, vectors_of
+from tilegen.ops.norm import NormAttributes
 from tilegen.ops.pointwise import PointwiseAttributes
 from tilegen.ops.pool import GlobalAvgPoolAttributes, PoolAttributes
 from tilegen.ops.reduce import ReduceAttributes
 from tilegen.ops.rope import RopeAttributes, RotaryAttributes, constant_tables, turned_columns
-from tilegen.ops.rows import HELD, THREADS, VECTOR, rows_of_tile, threads_of_row
+from tilegen.ops.rows import THREADS, VECTOR, rows_of_tile
 from tilegen.ops.softmax import SoftmaxAttributes
 from tilegen.ops.strided_copy import StridedCopyAttributes
 from tilegen.ops.take_along import TakeAlongAttributes
 from tilegen.ops.topk import TopkAttributes
 from tilegen.ops.upsample import UpsampleAttributes
 
-NEXT = 128  # bytes of its next row that a thread holds, besides
-EARLY = 128  # bytes of each of a norm's vectors besides
 MOST_COLUMNS = 1 << 24  # whose numbers are exact as floats
 MOST_SPLITS = 16  # of the keys: eights of each that a thread holds
 # whose threads hold a row
@@ -81,18 +79,6 @@ ANY_COLUMNS = (
     ConvTransposeAttributes,
     MatmulAttributes,
 )
-
-
-@dataclass(frozen=True)
-class Operand:
-    """An operand as CUDA sees it: pointer to its first element, which is column `first` of its tensor's rows
-    of `pitch` elements."""
-
-    pointer: str
-    first: int
-    pitch: int
-    shape: tuple[Size, ...]
-    type: str
 
 
 @dataclass(frozen=True)
@@ -187,8 +173,8 @@ class ThreadOp(MacroOp):
         if self._no_eights and not self.unaligned:
             return self._no_eights
         match b.attributes:
-            case TopkAttributes() if self.held_columns > MOST_COLUMNS:
-                return f"rows of {self.held_columns:,} columns, expected at most {MOST_COLUMNS:,}"
+            case TopkAttributes() if self._held_columns > MOST_COLUMNS:
+                return f"rows of {self._held_columns:,} columns, expected at most {MOST_COLUMNS:,}"
             case CombineAttributes(head_dim=d) if d % VECTOR:
                 return f"heads have {d} columns, expected a multiple of {VECTOR}"
             case (
@@ -242,9 +228,9 @@ class ThreadOp(MacroOp):
                     f"columns {first} to {end} of {b.op.result!r} go together: both must be multiples of"
                     f" {VECTOR}"
                 )
-        if self.held_columns % VECTOR:
+        if self._held_columns % VECTOR:
             held = b.op.operands[0].tensor if self.of_row else b.op.result
-            columns, padded = self.held_columns, math.ceil(self.held_columns / VECTOR) * VECTOR
+            columns, padded = self._held_columns, math.ceil(self._held_columns / VECTOR) * VECTOR
             return f"rows of {held!r} have {columns} columns, no multiple of {VECTOR}; pad to {padded}"
         return ""
 
@@ -276,30 +262,6 @@ class ThreadOp(MacroOp):
         before = [f"row * {rest}" if rest > 1 else "row"] if rest else []
         return f"({' + '.join([*before, f'lo{self.last}'])}) % {VECTOR}"
 
-    @property
-    def head(self) -> str:
-        """Of a row that the threads hold: how many columns stand before its first whole vector, as C."""
-        first, each = -self._held.first % VECTOR, -self._held.pitch % VECTOR
-        rows = f"row * {each}" if each > 1 else "row"
-        if not each:
-            return str(first)
-        return f"({first} + {rows}) % {VECTOR}" if first or each > 1 else f"{rows} % {VECTOR}"
-
-    @property
-    def _held(self) -> Operand:
-        """The rows whose vectors are the threads' eights: the result's, or where that is some numbers, those
-        that they are made of."""
-        if self.of_row:
-            return self.operands[0]
-        return Operand(self.result, 0, self.columns, self.bound.out, "")
-
-    def lies_alike(self, operand: Operand | EpilogueOperand) -> bool:
-        """Whether columns that are one vector of the rows that the threads hold are one of this, too."""
-        held = self._held
-        if isinstance(operand, EpilogueOperand) and operand.how == "images":  # other rows than the result's
-            return operand.first % VECTOR == operand.pitch % VECTOR == held.pitch % VECTOR == 0
-        return (operand.first - held.first) % VECTOR == 0 and (operand.pitch - held.pitch) % VECTOR == 0
-
     @cached_property
     def parts(self) -> tuple[tuple[int, int], ...]:
         """Columns of the result, first and end, that no vector may lie across: what cat takes from each
@@ -327,25 +289,32 @@ class ThreadOp(MacroOp):
         whole vectors, and what is left one by one."""
         if not (self.unaligned and isinstance(self.attributes, PointwiseAttributes)):
             return False
+        alike = self.held.lies_alike
         return all(
-            e.of_row or (e.first % VECTOR == 0 if e.vector else e.how == "elements" and self.lies_alike(e))
+            e.of_row or (e.first % VECTOR == 0 if e.vector else e.how == "elements" and alike(e))
             for e in self.epilogue.operands
         )
 
     @property
     def of_vectors(self) -> bool:
         """Whether `finish` takes whole vectors of rows that are no whole eights."""
-        return self.has_ends or self.splits_ends
+        return self.held.has_ends or self.splits_ends
 
     @property
     def stores_alone(self) -> bool:
         """Whether a number of a row is stored alone."""
         return self.of_vectors or bool(self.group and (self.unaligned or self.group.unit < VECTOR))
 
+    @cached_property
+    def held(self) -> HeldRows:
+        """The rows that its threads hold, if its template asks for them."""
+        rows = self.operands[0] if self.of_row else Operand(self.result, 0, self.columns, self.bound.out, "")
+        has_ends = self.whole_rows and self.unaligned
+        return HeldRows(self.bound, rows, self._held_columns, self.whole_rows, has_ends)
+
     @property
-    def has_ends(self) -> bool:
-        """Whether rows that the threads hold begin or end within vectors."""
-        return self.whole_rows and self.unaligned
+    def _held_columns(self) -> int:
+        return int(self.bound.shape(0)[-1]) if self.of_row else self.columns
 
     @property
     def whole_rows(self) -> bool:
@@ -355,11 +324,6 @@ class ThreadOp(MacroOp):
     def of_row(self) -> bool:
         """Whether the result has a number or some for each row that the threads hold."""
         return isinstance(self.attributes, OF_ROWS)
-
-    @property
-    def held_columns(self) -> int:
-        """Of the rows that the threads hold."""
-        return int(self.bound.shape(0)[-1]) if self.of_row else self.columns
 
     @cached_property
     def operands(self) -> tuple[Operand, ...]:
@@ -425,62 +389,6 @@ class ThreadOp(MacroOp):
         return f"(lo0 * {lines} + {line}) * {pixels}"
 
     @property
-    def threads_of_row(self) -> int:
-        return threads_of_row(self.held_columns, self.most_rows, self.has_ends)
-
-    @property
-    def vectors_of_thread(self) -> int:
-        if self.too_wide and not self.rereads:  # an op of a user's own, whose template holds rows
-            raise PlanError(f"{self.name!r}: {self.too_wide}", self.bound.op.where)
-        eights = self.held_columns // VECTOR if self.has_ends else self.held_columns / VECTOR
-        return max(1, math.ceil(eights / self.threads_of_row))
-
-    @property
-    def rereads(self) -> bool:
-        """Whether rows are read anew for each pass over them, since a CTA cannot hold one."""
-        return self.whole_rows and bool(self.too_wide)
-
-    @property
-    def ahead(self) -> bool:
-        """A norm, a softmax or a reduction: whether a thread's part of its next row is on its way while it
-        sums over the one before. Not where a tile has no next row, or registers would not hold it."""
-        match self.attributes:
-            case NormAttributes() | ReduceAttributes() | SoftmaxAttributes(causal=False):
-                held = self.vectors_of_thread * VECTOR * DTYPES[self.bound.dtype(0)]
-                turns = math.ceil(self.most_rows * self.threads_of_row / self.THREADS)
-                return not self.rereads and turns > 1 and held <= NEXT
-        return False
-
-    @property
-    def too_wide(self) -> str:
-        """Why a CTA cannot hold rows of the result, or an empty string."""
-        most = THREADS * VECTOR * HELD
-        return (
-            f"rows of {self.held_columns} columns; on a GPU a CTA holds rows of at most {most}"
-            if self.held_columns > most
-            else ""
-        )
-
-    @property
-    def even(self) -> bool:
-        """Whether all threads of a row hold as many of its columns."""
-        return not self.unaligned and self.held_columns % (self.threads_of_row * VECTOR) == 0
-
-    @property
-    def sure(self) -> int:
-        """Of a thread's eights of a row, how many are there, wherever the row begins."""
-        eights = (self.held_columns - (VECTOR - 1 if self.has_ends else 0)) // VECTOR
-        return max(0, eights) // self.threads_of_row
-
-    @property
-    def inside(self) -> str:
-        """Whether a thread's eight columns from `column` on are some of its row, which has no COLUMNS where
-        it is not there."""
-        if self.has_ends:
-            return "column < ends.body"
-        return "COLUMNS" if self.even else "column < COLUMNS"
-
-    @property
     def steps(self) -> str:
         return to_c(self.bound.steps)
 
@@ -496,40 +404,9 @@ class ThreadOp(MacroOp):
         return max(1, self.TOGETHER // math.prod(PoolAttributes.of(self.bound).window))
 
     @property
-    def early(self) -> bool:
-        """A norm: whether a thread holds its part of the vectors, which no op writes, before a tile
-        begins."""
-        if not isinstance(self.attributes, NormAttributes) or self.unaligned or self.rereads:
-            return False
-        vectors = [self.bound.tensors[o.tensor] for o in vectors_of(self.bound)]
-        held = self.vectors_of_thread * VECTOR * max(DTYPES[t.dtype] for t in vectors)
-        return held <= EARLY and self.constant_vectors
-
-    @property
-    def given(self) -> bool:
-        """Whether no op writes its x."""
-        x = self.bound.tensors[self.bound.op.operands[0].tensor]
-        return x.role in ("input", "weight")
-
-    @property
     def constant_tables(self) -> bool:
         """A rotary: whether L1 may keep the angles of a row for its other heads."""
         return constant_tables(self.bound)
-
-    @property
-    def constant_vectors(self) -> bool:
-        """A norm: whether no op writes its vectors."""
-        return all(self.bound.tensors[o.tensor].role in ("input", "weight") for o in vectors_of(self.bound))
-
-    @property
-    def held_late(self) -> bool:
-        """A norm: whether a thread holds its part of the vectors, which moves with the rows' begins."""
-        return isinstance(self.attributes, NormAttributes) and self.unaligned and not self.rereads
-
-    @property
-    def lies_as_before(self) -> bool:
-        """Whether all rows that a thread has of a tile lie alike beside vectors."""
-        return self.THREADS // self.threads_of_row * self._held.pitch % VECTOR == 0
 
     # --- text -----------------------------------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ SIZES = [
 def test_rows_have_the_threads_that_their_kernel_gives_them(sizes: dict[str, int]) -> None:
     for plan in launches_of(narrow(**sizes), PLACE, Options()).each:
         (b,) = plan.bounds
-        threads = hopper_op(plan, b).threads_of_row  # type: ignore[union-attr]
+        threads = hopper_op(plan, b).held.threads  # type: ignore[union-attr]
         assert cost_model._threads_of_row(b) == threads, b.op.name
 
 

@@ -59,5 +59,5 @@ class ThreadTile(ThreadOp):
         """Whether a tile reads anything before it may begin, or what L1 may hold: then not before the launch
         before has ended."""
         near = any(e.stays for e in self.epilogue.operands)  # through L1
-        ahead = self.early or (self.held_late and self.constant_vectors)
+        ahead = self.held.early or (self.held.late and self.held.constant_vectors)
         return ahead or near or bool(self.gather) or self.turning
