@@ -27,6 +27,7 @@ CASES = [
     ODD,
     GROUPS,
     Case("lines of five pixels", in_groups, {"C": 16, "N": 16, "groups": 16}, tile(2, 1, 5, 8)),
+    Case("dilated", in_groups, {"C": 16, "N": 16, "groups": 16, "B": 1, "dilation": 2}, tile(1, 5, 5, 8)),
     Case("9 columns of a filter", in_groups, {"C": 8, "N": 8, "groups": 8, "size": 9, "dilation": 2}),
 ]
 FAULTS = [
