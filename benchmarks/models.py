@@ -6,13 +6,14 @@ python -m benchmarks.models --more -o FILE                    those that FILE ha
 Configurations are those of the packages, weights random, nothing is fetched; decoders have four layers.
 Eager, Inductor and tilegen take turns, round by round, and with transformers' models Inductor without masks
 that hide nothing (inductor-flash); errors are against float32. A row: µs of all rounds in a CUDA graph; of
-calls one after another (calls), where the host may be slower than the GPU; seconds to compile; regions.
-Each side compiles with empty caches, but that with --max-autotune inductor-flash finds what Inductor has
-timed, so its seconds are too few. Each model has a process of its own; with --jobs several compile side by
-side, on all GPUs, and are timed, one after another on each, when all are ready. While Inductor or cuDNN times
-its choices it has its GPU's lock, so no other process's timing is beside it, but what others run while they
-compile may be; cuDNN tries all its plans. A model that ends before, such as for want of its package, is a
-note.
+calls one after another (calls), where the host may be slower than the GPU; seconds to compile; regions. Each
+side compiles with empty caches, but that with --max-autotune inductor-flash finds what Inductor has timed, so
+its seconds are too few. With --choices FOLDER what Inductor has timed is kept there, so that the next call
+goes on where one was ended; its seconds are those of all calls. Each model has a process of its own; with
+--jobs several compile side by side, on all GPUs, and are timed, one after another on each, when all are
+ready. While Inductor or cuDNN times its choices it has its GPU's lock, so no other process's timing is beside
+it, but what others run while they compile may be; cuDNN tries all its plans. A model that ends before, such
+as for want of its package, is a note.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from unittest import mock
 
 import torch
 
+from benchmarks.choices import kept
 from benchmarks.zoo import MODELS, cast, first, named
 from tilegen.backend.backend import tilegen
 from tilegen.bench.compare import heading, save
@@ -160,8 +162,8 @@ class Ready:
         return self.rows
 
 
-def ready(name: str, batch: int, max_autotune: bool, lock: Path) -> Ready:
-    """A model each way, compiled with empty caches."""
+def ready(name: str, batch: int, max_autotune: bool, lock: Path, choices: Path | None) -> Ready:
+    """A model each way, compiled with empty caches, but for Inductor's choices of calls before."""
     from torch._dynamo.utils import counters
     from torch._inductor.utils import fresh_cache
 
@@ -181,11 +183,12 @@ def ready(name: str, batch: int, max_autotune: bool, lock: Path) -> Ready:
             if side is not FLASH or not max_autotune:
                 caches.close()
                 caches.enter_context(fresh_cache())
+            keeps = kept(choices / f"{name}-{batch}.json") if choices and side is INDUCTOR else None
             begun = time.perf_counter()
             run = torch.compile(copy.copy(model), backend=side.backend, **mode) if side.backend else model
-            with side.during():
+            with side.during(), keeps or contextlib.nullcontext(0.0) as before:
                 graph, results = captured(run, given, lock)
-            seconds = time.perf_counter() - begun
+            seconds = before + time.perf_counter() - begun
             if side.backend and not counters["stats"]["unique_graphs"]:
                 continue  # a model without masks: the graph is Inductor's other one
             graph.replay()
@@ -208,13 +211,13 @@ def ready(name: str, batch: int, max_autotune: bool, lock: Path) -> Ready:
 # --- side by side, then one after another -------------------------------------------------------------------
 
 
-def work(name: str, batch: int, rounds: int, max_autotune: bool, lock: Path) -> None:
+def work(name: str, asked: argparse.Namespace) -> None:
     """In a process of its own: compile, say so, and measure when asked to."""
-    inductor_times_alone(lock)
-    made = ready(name, batch, max_autotune, lock)
+    inductor_times_alone(asked.lock)
+    made = ready(name, asked.batch, asked.max_autotune, asked.lock, asked.choices)
     print(READY, flush=True)
     sys.stdin.readline()
-    print(json.dumps(made.timed(rounds)), flush=True)
+    print(json.dumps(made.timed(asked.rounds)), flush=True)
 
 
 def _visible(gpu: int) -> str:
@@ -340,9 +343,10 @@ def remarks_of(earlier: Mapping[str, Any]) -> list[str]:
     return [*earlier["remarks"], *([f"{', '.join(own)} by `{earlier['run']}` ({when})"] if own else [])]
 
 
-def command(name: str, out: Path | None) -> str:
-    """As it was given, without the folder of its result file."""
-    return " ".join([name, *(out.name if out and a == str(out) else a for a in sys.argv[1:])])
+def command(name: str, *files: Path | None) -> str:
+    """As it was given, without the folders of its files."""
+    names = {str(f): f.name for f in files if f}
+    return " ".join([name, *(names.get(a, a) for a in sys.argv[1:])])
 
 
 def _say(row: dict[str, Any]) -> None:
@@ -364,6 +368,7 @@ def main() -> None:
     p.add_argument("--rounds", type=int, default=7)
     p.add_argument("--jobs", type=int, default=1, help="so many compile side by side")
     p.add_argument("--max-autotune", action="store_true", help="Inductor's best beside it: minutes a model")
+    p.add_argument("--choices", type=Path, help="a folder of what Inductor has timed, to go on from")
     p.add_argument("--seconds", type=float, default=600, help="a model is given up that is not ready by then")
     p.add_argument("--more", action="store_true", help="rows that the result file has stay, their models too")
     p.add_argument("--lock", type=Path, help=argparse.SUPPRESS)  # of a worker
@@ -372,17 +377,21 @@ def main() -> None:
         p.error("--more: of which result file? give -o FILE")
     names = asked.models or list(MODELS)
     if asked.lock:
-        work(names[0], asked.batch, asked.rounds, asked.max_autotune, asked.lock)
+        work(names[0], asked)
         return
     how = ["--batch", str(asked.batch), "--rounds", str(asked.rounds)]
     how += ["--max-autotune"] if asked.max_autotune else []
+    how += ["--choices", str(asked.choices)] if asked.choices else []
     gpus = torch.cuda.device_count()
     earlier = json.loads(asked.out.read_text()) if asked.more and asked.out.exists() else None
     if earlier:
         if unlike := {row["batch"] for row in earlier["rows"]} - {asked.batch}:
             p.error(f"--more: {asked.out} is of batch {', '.join(map(str, unlike))}, asked is {asked.batch}")
         names = [name for name in names if name not in models_of(earlier)]
-    file = File(asked.out, heading(command("python -m benchmarks.models", asked.out), environment()), earlier)
+    if asked.choices:
+        asked.choices.mkdir(parents=True, exist_ok=True)
+    begun = command("python -m benchmarks.models", asked.out, asked.choices)
+    file = File(asked.out, heading(begun, environment()), earlier)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(asked.jobs) as pool:
         for k in range(0, len(names), asked.jobs):
             workers = [
