@@ -388,10 +388,8 @@ def main() -> None:
         if unlike := {row["batch"] for row in earlier["rows"]} - {asked.batch}:
             p.error(f"--more: {asked.out} is of batch {', '.join(map(str, unlike))}, asked is {asked.batch}")
         names = [name for name in names if name not in models_of(earlier)]
-    if asked.choices:
-        asked.choices.mkdir(parents=True, exist_ok=True)
-    begun = command("python -m benchmarks.models", asked.out, asked.choices)
-    file = File(asked.out, heading(begun, environment()), earlier)
+    ran = command("python -m benchmarks.models", asked.out, asked.choices)
+    file = File(asked.out, heading(ran, environment()), earlier)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(asked.jobs) as pool:
         for k in range(0, len(names), asked.jobs):
             workers = [

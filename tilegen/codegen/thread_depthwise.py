@@ -86,7 +86,7 @@ class Depthwise:
     @property
     def constant(self) -> bool:
         """Whether no op writes the filters."""
-        return self.bound.tensors[self.bound.op.operands[1].tensor].role in ("input", "weight")
+        return self.bound.tensors[self.bound.op.operands[1].tensor].constant
 
     @property
     def filters_at(self) -> int:

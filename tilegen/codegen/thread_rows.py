@@ -20,7 +20,6 @@ from tilegen.ops.softmax import SoftmaxAttributes
 
 NEXT = 128  # bytes of its next row that a thread holds, besides
 EARLY = 128  # bytes of each of a norm's vectors besides
-GIVEN = ("input", "weight")  # the roles of tensors that no op writes
 
 
 @dataclass(frozen=True)
@@ -135,12 +134,12 @@ class HeldRows:
     @property
     def given(self) -> bool:
         """Whether no op writes its x."""
-        return self.bound.tensors[self.bound.op.operands[0].tensor].role in GIVEN
+        return self.bound.tensors[self.bound.op.operands[0].tensor].constant
 
     @cached_property
     def constant_vectors(self) -> bool:
         """A norm: whether no op writes its vectors."""
-        return all(self.bound.tensors[o.tensor].role in GIVEN for o in vectors_of(self.bound))
+        return all(self.bound.tensors[o.tensor].constant for o in vectors_of(self.bound))
 
     @property
     def early(self) -> bool:
