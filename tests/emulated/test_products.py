@@ -32,27 +32,23 @@ CASES = [
     ACROSS,
     *(Case(f"lines that warps share, {d}", multiplied, {"M": 9, "N": 90, "dtype": d}) for d in TYPES),
 ]
+READ = "    unsigned w[TURNS]"
+SKEW = " / sizeof(T) % V), before"
 FAULTS = [
     (WHOLE, "copies are not awaited", "tg_copies_wait<STAGES - 2>();", ""),
     (WHOLE, "a stage is written while it is read", "    tg_math_meet();  // chunk c is there", "    //"),
     (WHOLE, "rows behind the matrix are read", "there && at < end ? 16 : 0", "16"),
-    (ODD, "the begin of a row is left out", "get_ends(held[i], from, first, end, there), ", ""),
-    (ODD, "the end of a row is left out", "get_ends(behind[i], from, first + V, end, there && last)", "0"),
-    (ODD, "units behind a row are read", "first >= 0 && first + V <= end; }", "first >= 0 && first < end; }"),
-    (ODD, "a lane shifts its own unit in", "__shfl_down_sync(0xffffffffu, held[i].w[j], 1)", "held[i].w[j]"),
-    (
-        ODD,
-        "rows lie as the first one does",
-        "(unsigned long long)from / sizeof(T)",
-        "(unsigned long long)p / sizeof(T)",
-    ),
-    (
-        ACROSS,
-        "the last lane of a warp has what comes after its unit from nowhere",
-        " || (32 % LINE_UNITS != 0 && n % 32 == 31)",
-        "",
-    ),
-    (ACROSS, "what is not the tile's is read", "end = ACROSS ? rows : K", "end = ACROSS ? ROWS : K"),
+    (ODD, "copies of a shifted line are not awaited", "tg_copies_wait<STAGES - 2>();", ""),
+    (ODD, "those of other lanes are not", f"    __syncwarp();\n{READ}", READ),
+    (ODD, "a place is written before it is read", "    __syncwarp();  // all have read\n", ""),
+    (ODD, "the begin of a row is left out", "head.put(to + PITCH * last.line);", ";"),
+    (ODD, "the end of a row is left out", "tg_min(tg_max(left, 0), 16)", "left >= 16 ? 16 : 0"),
+    (ODD, "units behind a row are read", "tg_min(tg_max(left, 0), 16)", "16"),
+    (ODD, "what comes after a line's last unit is left out", "    copy(last, k, to);\n", ""),
+    (ODD, "rows lie as the first one does", f"from{SKEW}", f"p{SKEW}"),
+    (ACROSS, "only the first lines have a begin", "if (!ACROSS && k > 0) return;", "if (k > 0) return;"),
+    (ACROSS, "columns behind the last are read", "? rows : K) - before", "? ROWS : K) - before"),
+    (ACROSS, "lines behind the last are read", "(k + u.line < K ? u.left : 0)", "u.left"),
 ]
 
 

@@ -53,7 +53,7 @@ class ThreadKernel:
     @property
     def shifts_units(self) -> bool:
         """Whether products read rows that are no whole 16-byte units."""
-        return any(op.product and op.product.skewed for op in self.thread_tiles)
+        return any(bool(op.product and op.product.skewed) for op in self.thread_tiles)
 
     @property
     def multiplies_int8(self) -> bool:
@@ -63,7 +63,7 @@ class ThreadKernel:
     @property
     def multiplies_lines(self) -> bool:
         """Whether products read lines of a matrix, not pieces of pixels alone."""
-        return any(op.product and op.product.of_lines for op in self.thread_tiles)
+        return any(bool(op.product and op.product.of_lines) for op in self.thread_tiles)
 
     @property
     def attends_windows(self) -> bool:

@@ -3,7 +3,8 @@ lie across (templates/cuda/threads/product.cuh.j2).
 
 Y[m, n] = Σ_k A[m, k] · B[n, k]. Threads bring LINE bytes of k of a tile's rows of A and of B at a time into a
 stage of shared memory, while each warp multiplies a few blocks of 16 rows and 32 columns of another: by
-copies where rows are whole 16-byte units, else through registers, and then more of k at a time.
+copies of the 16-byte units that a line of them lies in, which is moved to the begin of its place then where
+it does not begin with one.
 """
 
 from __future__ import annotations
@@ -24,8 +25,6 @@ from tilegen.ops.grouped_conv2d import filters_of
 from tilegen.ops.spatial import spatial_tiles
 
 LINE = 128  # bytes of k that are in a stage
-# the same where threads hold them on their way, of so many rows of both sides: fewer waits for loads
-LONG, FEW = 256, 160
 PAD = 16  # bytes behind a line: an odd number of 16-byte units, so that ldmatrix meets no bank twice
 STAGED = 74240  # bytes of stages: two of the largest tiles, which is what any GPU's CTA has room for
 MOST_STAGES = 4
@@ -53,6 +52,11 @@ class Side:
         """Where the numbers of row `row` lie, from k = 0 on, as C."""
         return row if self.across else f"(long long){row} * {self.pitch}"
 
+    def shifted(self, element: int) -> bool:
+        """Whether its lines are brought by 16-byte units that begin and end beside them. Lines of four-byte
+        numbers along rows are turned number by number."""
+        return self.unit * element < UNITS[0] and not (self.across and element == 4)
+
     def bytes(self, element: int, line: int) -> int:
         """Of a stage of so many bytes of k. Lines of two-byte numbers along rows stay as they are."""
         if self.across and element == 2:
@@ -65,7 +69,7 @@ class ThreadProduct:
     """What the text of a product by mma.sync may ask."""
 
     bound: OpInstance
-    of_lines: ClassVar[bool] = True  # whether a side's rows are lines of a matrix (tg_side)
+    of_lines: ClassVar[str] = "ab"  # the sides whose rows are lines of a matrix (tg_side)
 
     @property
     def problem(self) -> str:
@@ -114,7 +118,7 @@ class ThreadProduct:
     @property
     def line(self) -> int:
         """Bytes of k that are in a stage."""
-        return LONG if self.skewed and self.rows + self.columns <= FEW else LINE
+        return LINE
 
     @property
     def depth(self) -> int:
@@ -130,9 +134,15 @@ class ThreadProduct:
         return next(n for n in UNITS if all(x * size % n == 0 for x in fixed)) // size
 
     @property
-    def skewed(self) -> bool:
-        """Whether lines of a side are no whole 16-byte units."""
-        return any(s.unit * self.element < UNITS[0] for s in (self.a, self.b))
+    def skewed(self) -> str:
+        """The sides whose lines are shifted in shared memory."""
+        sides = {"a": self.a, "b": self.b}
+        return "".join(name for name in self.of_lines if sides[name].shifted(self.element))
+
+    @property
+    def shifted(self) -> list[tuple[str, int]]:
+        """The same, and where each lies in a stage."""
+        return [(name, self.b_at if name == "b" else 0) for name in self.skewed]
 
     # --- shared memory --------------------------------------------------------------------------------------
 
@@ -218,7 +228,9 @@ class MatmulProduct(ThreadProduct):
 class Int8Product(MatmulProduct):
     """Of a linear by int8 weights, which stay so in shared memory. Where copies bring few rows and columns, a
     stage is deep, so that many bytes of weights are on their way, and warps that have no blocks of their own
-    take parts of its k."""
+    take parts of its k. Lines of weights are never shifted: their units may be of a byte."""
+
+    of_lines = "a"
 
     @property
     def of_int8(self) -> bool:
@@ -242,11 +254,6 @@ class Int8Product(MatmulProduct):
     def line(self) -> int:
         return LINE * self.deep
 
-    @property
-    def skewed(self) -> bool:
-        """Lines of the right side are never shifted: its units may be of a byte."""
-        return self.a.unit * self.element < UNITS[0]
-
     def _staged(self, deep: int) -> int:
         """Bytes of a stage so deep."""
         line = LINE * deep
@@ -259,6 +266,8 @@ class Int8Product(MatmulProduct):
 
 class ConvProduct(ThreadProduct):
     """Of a convolution: a row of A is what a pixel's filter sees, k = (r·S + s)·C + c."""
+
+    of_lines = "b"
 
     @property
     def box(self) -> tuple[int, int, int]:
@@ -287,11 +296,6 @@ class ConvProduct(ThreadProduct):
         return LINE
 
     @property
-    def skewed(self) -> bool:
-        """Pixels are loaded otherwise."""
-        return self.b.unit * self.element < UNITS[0]
-
-    @property
     def k(self) -> int:
         return math.prod(int(n) for n in self.bound.shape(1)[1:])
 
@@ -309,7 +313,7 @@ class TransposedProduct(ConvProduct):
     the filters, every stride-th of each. A filter's numbers are k = (i·columns_seen + j)·C + c of the i-th
     line and j-th column that a phase sees."""
 
-    of_lines = False
+    of_lines = ""  # both sides are loaded by the channels of a pixel
 
     @property
     def _attributes(self) -> ConvTransposeAttributes:
@@ -344,11 +348,6 @@ class TransposedProduct(ConvProduct):
     def columns_seen(self) -> int:
         """The most columns of a filter that a phase sees."""
         return ceil_div(int(self.bound.shape(1)[2]), self.step[1])
-
-    @property
-    def skewed(self) -> bool:
-        """Both sides are loaded by the channels of a pixel."""
-        return False
 
     @property
     def b(self) -> Side:
@@ -390,11 +389,16 @@ def product_tiles(b: OpInstance) -> list[tuple[int, ...]]:
     a = MatmulAttributes.of(b)
     m, n, batch = most(a.m), most(a.n), most(a.batch)
     rows, columns = next((t for t in TILES if m <= t[0]), TILES[-1])
-    if rows == TILES[-1][0] and batch * ceil_div(m, rows) * ceil_div(n, columns) < ENOUGH:
+
+    def few() -> bool:
+        return batch * ceil_div(m, rows) * ceil_div(n, columns) < ENOUGH
+
+    if rows == TILES[-1][0] and few():
         rows, columns = TILES[-2]
-    while b.dtype(1) == INT8 and columns > COLUMNS and ceil_div(m, rows) * ceil_div(n, columns) < ENOUGH:
-        columns //= 2  # all SMs are to ask for weights
-    if b.dtype(1) == "float32" and any(b.pitch(n) % 4 for n in (0, 1)):
-        # what shifts more lines of four bytes does not fit into registers
-        rows, columns = (ROWS, 64) if m <= ROWS else (32, 32)
+    divides_rows = b.dtype(1) != INT8  # of int8, weights are what all SMs are to ask for
+    while few() and (columns > COLUMNS or (divides_rows and rows > COLUMNS)):
+        if divides_rows and rows > columns:
+            rows //= 2
+        else:
+            columns //= 2
     return [(rows, columns, LINE // DTYPES[b.dtype(0)])]
