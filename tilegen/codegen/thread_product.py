@@ -18,19 +18,17 @@ from tilegen.codegen.thread_conv import REDUCTIONS, SCRATCH, Gather
 from tilegen.frontend.dims import most
 from tilegen.frontend.program import DTYPES, INT8
 from tilegen.graph.gathered import gathered_tiles
+from tilegen.graph.thread_blocks import COLUMNS, LINE, ROWS, WARPS, warps_of
 from tilegen.ops.base import OpInstance, ceil_div
 from tilegen.ops.conv_transpose2d import ConvTransposeAttributes
 from tilegen.ops.gemm import MatmulAttributes
 from tilegen.ops.grouped_conv2d import filters_of
 from tilegen.ops.spatial import spatial_tiles
 
-LINE = 128  # bytes of k that are in a stage
 PAD = 16  # bytes behind a line: an odd number of 16-byte units, so that ldmatrix meets no bank twice
 STAGED = 74240  # bytes of stages: two of the largest tiles, which is what any GPU's CTA has room for
 MOST_STAGES = 4
 FEWEST_STAGES = 3  # of deep ones
-ROWS, COLUMNS = 16, 32  # of a block
-WARPS = 8
 MOST_BLOCKS = 6  # of a warp, of which each takes 16 registers
 UNITS = (16, 8, 4, 2, 1)  # bytes that lie inside or outside of a line together
 # of up to so many rows the first that has them; of more the last, where it gives enough tiles
@@ -171,14 +169,8 @@ class ThreadProduct:
 
     @cached_property
     def warps(self) -> tuple[int, int]:
-        """Below and beside each other: so that a warp has few blocks, and reads few rows and columns."""
-        down, across = self.rows // ROWS, self.columns // COLUMNS
-
-        def cost(warps: tuple[int, int]) -> tuple[int, int]:
-            own = ceil_div(down, warps[0]), ceil_div(across, warps[1])
-            return own[0] * own[1], own[0] + 2 * own[1]
-
-        return min(((WARPS // n, n) for n in (1, 2, 4, 8)), key=cost)
+        """Below and beside each other."""
+        return warps_of(self.rows, self.columns)
 
     @property
     def warps_beside(self) -> int:

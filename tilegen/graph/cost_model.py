@@ -1,9 +1,10 @@
 """What ops cost on a machine, in µs: planning and simulation ask here, and nobody else models time.
 
-A tile takes the longest of its products, its bytes from memory and its bytes from L2, and a fixed cost. Where
-the kernel for Hopper offers many tile configs, steps are timed one by one: those of products and attention as
-tilegen.graph.linear_time, conv_time and attention_time say. An op takes its waves of tiles, but never less
-than its bytes from memory. docs/perf-log.md holds the measurements behind the constants.
+A tile takes the longest of its products, its bytes from memory and its bytes from L2, and a fixed cost.
+Where the kernel for Hopper offers many tile configs, steps are timed one by one: those of products and
+attention as tilegen.graph.linear_time, conv_time and attention_time say; chunks of a matmul, which threads
+bring, as matmul_time does. An op takes its waves of tiles, but never less than its bytes from memory.
+docs/perf-log.md holds the measurements behind the constants.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tilegen.analysis.regions import Array, evaluate, tiles_of
 from tilegen.arch.machine import CLOCK, Machine
 from tilegen.frontend.dims import most
 from tilegen.frontend.program import DTYPES, element_bytes
-from tilegen.graph import attention_time
+from tilegen.graph import attention_time, matmul_time
 from tilegen.graph.conv_box import by_boxes
 from tilegen.graph.conv_time import conv_time
 from tilegen.graph.linear_time import linear_time
@@ -53,6 +54,8 @@ def _modelled_tile_us(b: OpInstance, machine: Machine, stages: int) -> float:
         return time.tile_of_many(stages or time.stages)
     if attention_time.by_tensor_cores(b, machine):
         return float(np.mean(attention_time.tile_times(b, machine)))
+    if matmul_time.by_threads(b, machine):
+        return matmul_time.tile_us(b)
     match b.attributes:
         case AppendAttributes(seq=rows):  # of the cache it moves nothing else
             return _copied_us(b, machine, rows * b.tile[0])
@@ -100,6 +103,8 @@ def _tile_us(b: OpInstance, machine: Machine) -> float:
 
 def _fixed_us(b: OpInstance, machine: Machine) -> float:
     """What a tile costs besides its bytes and products."""
+    if matmul_time.by_threads(b, machine):
+        return matmul_time.rates_of(b).fixed
     attributes = b.attributes
     of_rows = isinstance(attributes, (NormAttributes, SoftmaxAttributes)) and machine.architecture.mma_sync
     if not of_rows or _threads_of_row(b) >= WARP:
