@@ -28,7 +28,8 @@ from tilegen.graph.graph import Graph
 from tilegen.graph.linear_time import linear_time, turned_by_tma
 from tilegen.graph.pixels import TILE_OF_LINEAR, in_rows
 from tilegen.graph.product_time import RATES, RATES_OF, ProductTime, Rates, stages_of
-from tilegen.ops.base import ClusterShape, OpInstance, TileOp
+from tilegen.ops.base import OpInstance, TileOp
+from tilegen.ops.cluster import ClusterShape
 from tilegen.schedule.planner import checked_cluster
 from tilegen.targets.sm90.linear_cuts import Cut, cuts_alone
 

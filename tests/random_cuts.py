@@ -20,7 +20,7 @@ from tilegen.frontend.program import Program
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.linear_time import columns_of_step
 from tilegen.kernels.moving import MovingKernel
-from tilegen.ops.base import ClusterShape
+from tilegen.ops.cluster import ClusterShape
 from tilegen.targets.sm90.linear_cuts import LONG_SUM, Cut, cuts_alone
 
 SPECS = {"gemm": gemm, "biased": biased, "added": added, "viewed": viewed, "gate": gate}

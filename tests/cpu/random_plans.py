@@ -12,7 +12,7 @@ import numpy as np
 from cases import Case
 
 import tilegen as tg
-from tilegen.ops.base import CLUSTER_SPLITS
+from tilegen.ops.cluster import CLUSTER_SPLITS
 from tilegen.schedule.plan import Plan
 from tilegen.schedule.policy import grouping
 from tilegen.schedule.waits import SemaphoreMap

@@ -22,7 +22,8 @@ from tilegen.frontend.program import DTYPES
 from tilegen.graph.conv_box import ConvBox
 from tilegen.graph.product_time import ROW_BYTES, ProductTime, Rates, products_clocks, rings_us
 from tilegen.graph.residual import ConvTraits, Residual
-from tilegen.ops.base import ClusterShape, OpInstance, ceil_div
+from tilegen.ops.base import OpInstance, ceil_div
+from tilegen.ops.cluster import ClusterShape
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import curves, read_beside
 

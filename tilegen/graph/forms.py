@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from tilegen.arch.machine import Machine
-from tilegen.ops.base import ClusterShape, OpInstance
+from tilegen.ops.base import OpInstance
+from tilegen.ops.cluster import ClusterShape
 
 if TYPE_CHECKING:
     from tilegen.graph.graph import Graph

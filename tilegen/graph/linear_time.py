@@ -25,7 +25,8 @@ from tilegen.graph.product_time import (
     rings_us,
 )
 from tilegen.graph.residual import LinearTraits, Residual
-from tilegen.ops.base import ClusterShape, OpInstance, ceil_div
+from tilegen.ops.base import OpInstance, ceil_div
+from tilegen.ops.cluster import ClusterShape
 from tilegen.ops.gemm import LinearAttributes, curves, groups, k_range, normed, patches, read_beside
 from tilegen.ops.patches import BLOCK, Patches
 

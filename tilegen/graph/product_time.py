@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 
 from tilegen.arch.machine import Machine
 from tilegen.graph.residual import Residual
-from tilegen.ops.base import ClusterShape
+from tilegen.ops.cluster import ClusterShape
 
 MOST_STAGES, RING = 32, 212_000  # stages of a ring, and bytes of all of them
 # bytes of a ring where all of them are filled at once, its stages at least, and from how many steps on

@@ -18,7 +18,8 @@ from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import Graph
 from tilegen.graph.linear_time import PACKED, time_of_tile
 from tilegen.graph.product_time import stages_of
-from tilegen.ops.base import ClusterShape, ceil_div
+from tilegen.ops.base import ceil_div
+from tilegen.ops.cluster import ClusterShape
 from tilegen.ops.gemm import LinearAttributes
 from tilegen.options import Options
 from tilegen.schedule.plan import Plan

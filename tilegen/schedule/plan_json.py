@@ -10,7 +10,8 @@ from tilegen.errors import PlanError
 from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.program import Call, Operand, Tensor
 from tilegen.graph.forms import Proxies
-from tilegen.ops.base import CLUSTER_SHAPES, CLUSTER_SPLITS, Epilogue, OpInstance, TileOp, kind
+from tilegen.ops.base import Epilogue, OpInstance, TileOp, kind
+from tilegen.ops.cluster import CLUSTER_SHAPES, CLUSTER_SPLITS
 from tilegen.ops.pointwise import check_expression
 from tilegen.schedule.order import Segment
 from tilegen.schedule.policy import Grouping

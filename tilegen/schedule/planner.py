@@ -23,7 +23,8 @@ from tilegen.graph.rewrites import rewritten
 from tilegen.graph.split_k import split_k
 from tilegen.graph.split_kv import names_of_splits, split_kv
 from tilegen.ops.attention import AttentionAttributes, halved
-from tilegen.ops.base import CLUSTER_SHAPES, CLUSTER_SPLITS, ClusterShape, OpInstance, TileOp, ceil_div
+from tilegen.ops.base import OpInstance, TileOp, ceil_div
+from tilegen.ops.cluster import CLUSTER_SHAPES, CLUSTER_SPLITS, ClusterShape
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import LinearAttributes, cluster_problem
 from tilegen.options import Options

@@ -15,7 +15,8 @@ from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.linear_time import time_of_cut
 from tilegen.graph.product_time import RATES, ProductTime, rates_of, stages_of
 from tilegen.graph.rewrites import rewritten
-from tilegen.ops.base import ClusterShape, OpInstance
+from tilegen.ops.base import OpInstance
+from tilegen.ops.cluster import ClusterShape
 from tilegen.ops.gemm import normed
 from tilegen.options import Options
 from tilegen.targets.select import place

@@ -11,7 +11,7 @@ import pytest
 import tilegen as tg
 from tests.oracles.elements import examine
 from tilegen.graph.cost_model import tile_us
-from tilegen.ops.base import CLUSTER_SHAPES
+from tilegen.ops.cluster import CLUSTER_SHAPES
 from tilegen.schedule.expand import expanded
 from tilegen.schedule.plan import Plan
 from tilegen.targets.cpu.emit import generate

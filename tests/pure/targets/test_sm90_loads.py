@@ -13,7 +13,8 @@ import torch
 from tests.gpu.gemms import HOPPER, IN_TURN, Case, both, gated, gemm, mlp
 from tests.oracles.hopper import check
 from tilegen.frontend.program import DTYPES
-from tilegen.ops.base import ClusterShape, ceil_div
+from tilegen.ops.base import ceil_div
+from tilegen.ops.cluster import ClusterShape
 from tilegen.ops.gemm import k_range
 from tilegen.ops.rows import THREADS
 from tilegen.schedule.plan import Plan

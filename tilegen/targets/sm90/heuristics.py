@@ -27,8 +27,9 @@ from tilegen.graph.linear_time import (
 )
 from tilegen.graph.product_time import ROW_BYTES
 from tilegen.ops.attention import FEW, AttentionAttributes, keys_of_block
-from tilegen.ops.base import ClusterShape, OpInstance, TileOp, ceil_div
+from tilegen.ops.base import OpInstance, TileOp, ceil_div
 from tilegen.ops.block_mask import fitting
+from tilegen.ops.cluster import ClusterShape
 from tilegen.ops.conv2d import ConvAttributes
 from tilegen.ops.gemm import LinearAttributes
 from tilegen.ops.pool import GlobalAvgPoolAttributes, PoolAttributes

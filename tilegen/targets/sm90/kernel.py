@@ -16,7 +16,7 @@ from tilegen.frontend.program import PAIRED, numbers_of
 from tilegen.graph.positions import Position, positions
 from tilegen.graph.product_time import ROW_BYTES
 from tilegen.ops.attention import AttentionAttributes, counted
-from tilegen.ops.base import ClusterShape
+from tilegen.ops.cluster import ClusterShape
 from tilegen.schedule.plan import Plan
 from tilegen.targets.sm90.attention import Attention
 from tilegen.targets.sm90.layout import Layout

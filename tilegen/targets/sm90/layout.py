@@ -12,7 +12,8 @@ from tilegen.errors import PlanError
 from tilegen.frontend.dims import most
 from tilegen.graph.linear_time import by_gpc
 from tilegen.graph.product_time import fills_at_once, stages_at_once
-from tilegen.ops.base import ClusterShape, ceil_div
+from tilegen.ops.base import ceil_div
+from tilegen.ops.cluster import ClusterShape
 from tilegen.targets.sm90.attention import Attention
 from tilegen.targets.sm90.product import Product
 from tilegen.targets.sm90.shared_bodies import Op, convolves

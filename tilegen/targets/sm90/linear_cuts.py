@@ -24,7 +24,8 @@ from tilegen.graph.linear_time import (
     time_of_cut,
 )
 from tilegen.graph.product_time import ROW_BYTES, ProductTime, stages_of
-from tilegen.ops.base import ClusterShape, OpInstance, ceil_div
+from tilegen.ops.base import OpInstance, ceil_div
+from tilegen.ops.cluster import ClusterShape
 from tilegen.ops.gemm import curves, groups, k_range, normed, patches, read_beside
 from tilegen.ops.patches import BLOCK, Patches
 from tilegen.targets.sm90.tile import BOX, HEIGHTS, HEIGHTS_IN_TURN, SUMS, SWAPPED_COLUMNS

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilegen.graph.product_time import ALTERNATING, ROW_BYTES
-from tilegen.ops.base import ClusterShape
+from tilegen.ops.cluster import ClusterShape
 from tilegen.ops.patches import BLOCK, MOST_DEEP, SLICE
 
 BOX = 256  # the most rows of one bulk tensor copy
