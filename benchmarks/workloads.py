@@ -290,7 +290,8 @@ def _named(group: str) -> list[tuple[str, dict[str, Any]]]:
             return list(PORTABLE)
         case "widths":
             pairs = [(name, odd, {**odd, **aligned}) for name, odd, aligned in WIDTHS]
-            return [(name, sizes) for name, *both in pairs for sizes in both]
+            cells = [(name, sizes) for name, *both in pairs for sizes in both]
+            return [cell for n, cell in enumerate(cells) if cell not in cells[:n]]  # neighbours of two
         case "lost":
             return list(LOST)
         case "prefill":
