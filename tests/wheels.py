@@ -2,7 +2,8 @@
 
 A trial installs the wheel and what it requires into a fresh environment, then works elsewhere. Torch is
 the exception: most Pythons would have to download gigabytes of it, so it is installed where --torch names it.
-What needs none is tried everywhere: plan, proof, explanation, cache key, text, and its C++ compiled.
+What needs none is tried everywhere: plan, proof, explanation, cache key, text, and its C++ compiled; with
+torch a kernel is run, and torch.compile takes "tilegen" for a model that never imports it.
 """
 
 from __future__ import annotations
@@ -41,6 +42,18 @@ assert "tg_wait" in generate(plan) and Library(plan).create()
 assert "wgmma" in hopper.generate(tg.plan(load_program(example, {"M": 64}), "h200")).text
 assert "torch" not in sys.modules
 print(fingerprint())
+"""
+
+
+BACKEND = """
+import torch
+from torch._dynamo.utils import counters
+
+model = torch.nn.Sequential(torch.nn.Linear(48, 64), torch.nn.GELU(), torch.nn.Linear(64, 48)).eval()
+x = torch.randn(7, 48)
+with torch.no_grad():
+    torch.testing.assert_close(torch.compile(model, backend="tilegen")(x), model(x))
+assert counters["tilegen"]["regions"] == 1, counters["tilegen"]
 """
 
 
@@ -132,6 +145,7 @@ def trial(python: Path, wheel: Path, folder: Path, torch: str = "") -> None:
         call(home / "bin" / "tilegen", "run", example, *sizes, "--target", "cpu")
         call(home / "bin" / "tilegen", "generate", example, *sizes, "-o", "out")
         assert (work / "out" / "plan.json").is_file()
+        call(own, "-c", BACKEND)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
