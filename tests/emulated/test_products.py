@@ -33,7 +33,6 @@ CASES = [
     *(Case(f"lines that warps share, {d}", multiplied, {"M": 9, "N": 90, "dtype": d}) for d in TYPES),
 ]
 READ = "    unsigned w[TURNS]"
-SKEW = " / sizeof(T) % V), before"
 FAULTS = [
     (WHOLE, "copies are not awaited", "tg_copies_wait<STAGES - 2>();", ""),
     (WHOLE, "a stage is written while it is read", "    tg_math_meet();  // chunk c is there", "    //"),
@@ -45,7 +44,7 @@ FAULTS = [
     (ODD, "the end of a row is left out", "tg_min(tg_max(left, 0), 16)", "left >= 16 ? 16 : 0"),
     (ODD, "units behind a row are read", "tg_min(tg_max(left, 0), 16)", "16"),
     (ODD, "what comes after a line's last unit is left out", "    copy(last, k, to);\n", ""),
-    (ODD, "rows lie as the first one does", f"from{SKEW}", f"p{SKEW}"),
+    (ODD, "rows lie as the first one does", "tg_skew(from)", "tg_skew(p)"),
     (ACROSS, "only the first lines have a begin", "if (!ACROSS && k > 0) return;", "if (k > 0) return;"),
     (ACROSS, "columns behind the last are read", "? rows : K) - before", "? ROWS : K) - before"),
     (ACROSS, "lines behind the last are read", "(k + u.line < K ? u.left : 0)", "u.left"),

@@ -284,10 +284,6 @@ class ConvProduct(ThreadProduct):
         return ""
 
     @property
-    def line(self) -> int:
-        return LINE
-
-    @property
     def k(self) -> int:
         return math.prod(int(n) for n in self.bound.shape(1)[1:])
 
