@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks import model_tables
 from benchmarks.histogram import histogram
 from benchmarks.tables import shown, table
-from benchmarks.workloads import GROUPS, tasks
+from benchmarks.workloads import GROUPS, tasks, width_pairs
 from tilegen.arch.machine import H200
 from tilegen.bench.accuracy import WRONG
 from tilegen.bench.compare import (
@@ -363,10 +363,10 @@ _NEIGHBOURS = (
 
 
 def _beside_neighbours(g: Group) -> str:
-    """A line for each width that was measured with its aligned neighbour: tasks stand in such pairs."""
-    named = [(t.workload, tuple(sizes_of(t.program).items())) for t in tasks(g.name)]
+    """A line for each width that was measured with its aligned neighbour."""
     lines = []
-    for odd, aligned in zip(named[::2], named[1::2], strict=True):
+    for pair in width_pairs():
+        odd, aligned = ((t.workload, tuple(sizes_of(t.program).items())) for t in pair)
         us, least = (best_us(g.cells.get(k, []), ["tilegen"]) for k in (odd, aligned))
         if us and least:
             lines.append((g.label(odd), f"{us:.1f}", f"{least:.1f}", f"{us / least:.2f}"))

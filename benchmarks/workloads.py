@@ -289,15 +289,21 @@ def _named(group: str) -> list[tuple[str, dict[str, Any]]]:
         case "portable":
             return list(PORTABLE)
         case "widths":
-            pairs = [(name, odd, {**odd, **aligned}) for name, odd, aligned in WIDTHS]
-            cells = [(name, sizes) for name, *both in pairs for sizes in both]
-            return [cell for n, cell in enumerate(cells) if cell not in cells[:n]]  # neighbours of two
+            cells = {str(t): (t.workload, t.sizes) for pair in width_pairs() for t in pair}
+            return list(cells.values())  # once each, though an aligned one may be beside two
         case "lost":
             return list(LOST)
         case "prefill":
             behind = [("llama_layer", {"S": s, "S_max": s + 64}) for s in (512, 777, 2048)]
             return [*behind, ("llama_layer", {"S": 777, "S_max": 777}), ("gpt_layer", {"S": 512})]
     raise ValueError(group)
+
+
+def width_pairs() -> list[tuple[Task, Task]]:
+    """Each width that is no multiple of anything, and its aligned neighbour."""
+    return [
+        (Task("widths", name, odd), Task("widths", name, {**odd, **aligned})) for name, odd, aligned in WIDTHS
+    ]
 
 
 def _pairs() -> list[tuple[str, dict[str, Any]]]:

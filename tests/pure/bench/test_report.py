@@ -13,7 +13,7 @@ import pytest
 from benchmarks import report
 from benchmarks.ladders import elsewhere
 from benchmarks.report import MARKERS, glance, groups, page, placed
-from benchmarks.workloads import tasks
+from benchmarks.workloads import tasks, width_pairs
 from tilegen.bench.compare import Cell, Note, Row, result_file, save, sizes_of
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -226,3 +226,21 @@ def test_a_width_stands_beside_its_own_neighbour_or_not_at_all(tmp_path: Path) -
     _, _, told = page(tmp_path).partition("| aligned | ratio |")
     lines = told.split("\n\n")[0].splitlines()[2:]
     assert len(lines) == 1 and lines[0].endswith("| 50.0 | 40.0 | 1.25 |")
+
+
+def test_a_neighbour_of_two_widths_stands_beside_both(tmp_path: Path) -> None:
+    """It is one cell of the ladder, and each width's pair still is its own."""
+    pairs = width_pairs()
+    found = tasks("widths")
+    assert len(found) == len({str(t) for t in found}) < 2 * len(pairs)
+    cells = [
+        Cell((replace(row("tilegen", us), workload=t.workload, sizes=sizes_of(t.program)),))
+        for us, t in enumerate(found, 2)
+    ]
+    write(tmp_path, "widths", cells)
+    _, _, told = page(tmp_path).partition("| aligned | ratio |")
+    lines = told.split("\n\n")[0].splitlines()[2:]
+    took = {str(t): us for us, t in enumerate(found, 2)}
+    assert [line.split(" | ")[-3:-1] for line in lines] == [
+        [f"{took[str(t)]:.1f}" for t in pair] for pair in pairs
+    ]
