@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks import model_tables
 from benchmarks.histogram import histogram
 from benchmarks.tables import shown, table
-from benchmarks.workloads import GROUPS, tasks, width_pairs
+from benchmarks.workloads import GROUPS, width_pairs
 from tilegen.arch.machine import H200
 from tilegen.bench.accuracy import WRONG
 from tilegen.bench.compare import (
