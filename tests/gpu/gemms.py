@@ -71,6 +71,14 @@ def added(M=128, N=256, K=512, dtype="bfloat16"):
 
 
 @tg.spec
+def eighths(M=70, N=77, K=135, dtype="bfloat16"):
+    """y = x wᵀ + r, x some columns of a wider tensor, from an odd one on"""
+    _, x, _ = tg.input("z", (M, K + 5), dtype).split([3, K, 2])
+    w, r = tg.weight("w", (N, K), dtype), tg.input("r", (M, N), dtype)
+    return tg.add(tg.linear(x, w, name="y"), r, name="sum")
+
+
+@tg.spec
 def viewed(M=128, N=77, K=72, dtype="bfloat16"):
     """y = x wᵀ + r, r some columns of a wider tensor, from an odd one on"""
     x, w = tg.input("x", (M, K), dtype), tg.weight("w", (N, K), dtype)

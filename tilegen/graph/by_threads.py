@@ -4,10 +4,11 @@
 
     y = f(gate, up) of one linear -> sums = matmul(x, w); y = f(sums[:, :N], sums[:, N:])
 
-Bulk copies take rows of whole 16-byte units of two-byte numbers. Where x or w has others (77 columns, a view
-from column 3 on, float32, int8 weights), and the target's linears know bulk copies alone, the op is a matmul:
-the same sums of the same numbers. A gated pair has one accumulator an op then; its halves, rounded to the
-result's type, meet in an op of pointwise maths.
+Bulk copies take rows of two-byte numbers that are whole 16-byte units, or, where the target copies every
+eighth row at a time (`Forms.loads_eighths`), any. Where x or w has others (float32, int8 weights; 77 columns,
+a view from column 3 on), and the target's linears know bulk copies alone, the op is a matmul: the same sums
+of the same numbers. A gated pair has one accumulator an op then; its halves, rounded to the result's type,
+meet in an op of pointwise maths.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def why(b: OpInstance, place: Place) -> str:
             return f"{operand.tensor!r} is {b.dtype(n)}"
         first = (operand.columns or (0, 0))[0]
         for what, columns in (("columns", shape[-1]), ("a row of", b.pitch(n)), ("first column", first)):
-            if isinstance(columns, int) and columns * size % UNIT:
+            if not place.target.loads_eighths and isinstance(columns, int) and columns * size % UNIT:
                 return f"{operand.tensor!r} has {what} {columns}"
     columns = b.out[-1]
     if not place.target.odd_results and isinstance(columns, int) and columns % (UNIT // 2):

@@ -206,6 +206,11 @@ class Kernel(ThreadKernel):
         return any(op.tile.uneven for op in self.products)
 
     @property
+    def sorts_columns(self) -> bool:
+        """Whether weights of some linears come every eighth row at a time."""
+        return any(op.sorts_columns for op in self.products)
+
+    @property
     def slides_down(self) -> bool:
         """Whether tiles of some convolutions slide over the whole filter."""
         return any(op.tile.row_bytes < ROW_BYTES for op in self.products)

@@ -10,9 +10,10 @@ from tilegen.frontend.dims import most
 from tilegen.graph.linear_time import PACKED
 from tilegen.graph.product_time import ROW_BYTES
 from tilegen.ops.base import OpInstance, ceil_div
-from tilegen.ops.gemm import LinearAttributes, groups, k_range, normed, patches
+from tilegen.ops.gemm import LinearAttributes, groups, k_range, normed, patches, unaligned
 from tilegen.ops.patches import BLOCK
 from tilegen.targets.sm90.code import Code
+from tilegen.targets.sm90.eighth_rows import problem_of
 from tilegen.targets.sm90.extras import Extras
 from tilegen.targets.sm90.linear_loads import LinearLoads
 from tilegen.targets.sm90.product import Norm, Packing, Product, types_problem
@@ -28,9 +29,9 @@ def linear(code: Code, may_pack: frozenset[str] = frozenset()) -> Product:
     not fit the machine's instructions."""
     b = code.bound
     tile = _tile(b)
-    store = RowStore(code, tile)
+    store = RowStore(code, tile, unaligned(b, 0))
     extras = Extras(code, tile, store.staged, _weights_once(code))
-    refuse(b, "sm_90a", _operands_problem(b) or tile.problem or _sum_problem(code, tile))
+    refuse(b, "sm_90a", _operands_problem(b, tile) or tile.problem or _sum_problem(code, tile))
     stage = _stage(b, tile)
     packs = tuple(b.operand(name).tensor for name in ("w", "norm_weight") if b.has(name))
     packed = extras.weights_once and may_pack.issuperset(packs) and tile.depth % BLOCK == 0
@@ -51,6 +52,7 @@ def linear(code: Code, may_pack: frozenset[str] = frozenset()) -> Product:
         weights_once=extras.weights_once,
         norm=_norm(b, tile, packed) if normed(b) else None,
         packing=Packing(packs, load.packed_rows) if packed else None,
+        sorts_columns=load.sorts_columns,
     )
 
 
@@ -62,7 +64,9 @@ def _tile(b: OpInstance) -> Tile:
 
 
 def _stage(b: OpInstance, tile: Tile) -> Stage:
-    blocks, a_rows = ceil_div(tile.depth, BLOCK), min(tile.cta_rows, math.ceil(most(b.out[0]) / 8) * 8)
+    blocks, a_rows = ceil_div(tile.depth, BLOCK), tile.cta_rows
+    if not unaligned(b, 0):
+        a_rows = min(a_rows, math.ceil(most(b.out[0]) / 8) * 8)
     a_bytes = a_rows * ROW_BYTES * blocks
     return Stage(blocks, a_rows, a_rows * ROW_BYTES, a_bytes, a_bytes, tile.groups * tile.cta_columns)
 
@@ -73,24 +77,15 @@ def _weights_once(code: Code) -> bool:
     return stored and math.ceil(most(b.out[0]) / b.tile[0]) <= PACKED
 
 
-def _operands_problem(b: OpInstance) -> str:
+def _operands_problem(b: OpInstance, tile: Tile) -> str:
     """Why TMA and wgmma do not take its operands and result, or an empty string."""
-    problem = types_problem(b)
-    if problem:
+    seen, loose = patches(b), [b.op.operands[n].tensor for n in (0, 1) if unaligned(b, n)]
+    problem = types_problem(b) or (seen.problem if seen else "")
+    if problem or not loose:
         return problem
-    for n in (0, 1):
-        for what, size in (
-            ("columns", int(b.shape(n)[1])),
-            ("first column", (b.op.operands[n].columns or (0, 0))[0]),
-        ):
-            if size % 8:
-                padded = math.ceil(size / 8) * 8
-                return (
-                    f"{b.op.operands[n].tensor!r} has {what} {size}: rows must be whole 16-byte units; pad it"
-                    f" to {padded}"
-                )
-    seen = patches(b)
-    return seen.problem if seen else ""
+    rows = f"rows of {loose[0]!r} are no whole 16-byte units, of which every eighth at a time is loaded"
+    problem = problem_of(tile, unaligned(b, 1))
+    return f"{rows}: {problem}" if problem else ""
 
 
 def _sum_problem(code: Code, tile: Tile) -> str:
@@ -98,6 +93,8 @@ def _sum_problem(code: Code, tile: Tile) -> str:
     b, (lo, hi) = code.bound, k_range(code.bound)
     if normed(b):
         written = code.plan.graph.writers(b.operand("norm_weight").tensor)
+        if any(unaligned(b, n) for n in (0, 1)):
+            return "a norm is fused into products of rows of whole 16-byte units"
         if most(b.out[0]) > 64 or tile.cta_rows != 64 or tile.cluster.size > 1 or written:
             return "a norm is fused into products of up to 64 rows, a CTA a tile, whose weights no op writes"
         if tile.depth > NORMED_STEP:

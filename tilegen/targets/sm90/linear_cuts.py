@@ -26,9 +26,10 @@ from tilegen.graph.linear_time import (
 from tilegen.graph.product_time import ROW_BYTES, ProductTime, stages_of
 from tilegen.ops.base import OpInstance, ceil_div
 from tilegen.ops.cluster import ClusterShape
-from tilegen.ops.gemm import curves, groups, k_range, normed, patches, read_beside
+from tilegen.ops.gemm import curves, groups, k_range, normed, patches, read_beside, unaligned
 from tilegen.ops.patches import BLOCK, Patches
-from tilegen.targets.sm90.tile import BOX, HEIGHTS, HEIGHTS_IN_TURN, SUMS, SWAPPED_COLUMNS
+from tilegen.targets.sm90.eighth_rows import problem_of
+from tilegen.targets.sm90.tile import BOX, HEIGHTS, HEIGHTS_IN_TURN, SUMS, SWAPPED_COLUMNS, Tile
 
 SHARED = SM_90.shared_block - 4448  # bytes of shared memory for the ring and result buffers
 # sums that a math thread can hold where it sends half of them away; where the other warpgroup has fewer
@@ -156,9 +157,11 @@ def _fitting_cuts(b: OpInstance, machine: Machine, cluster: int, alone: bool) ->
         return
     for shape in SHAPES[cluster]:
         if depths := _depths(b, shape, alone):
-            yield from _of_depths(b, (cut for cut in _cuts(b, shape) if _fits(b, cut)), depths)
+            cuts = (cut for cut in _cuts(b, shape) if _fits(b, cut) and _brings(b, cut))
+            yield from _of_depths(b, cuts, depths)
     if alone and cluster == 1 and not normed(b):
-        yield from _of_depths(b, _cuts_in_turn(b), list(_steps(b, alone)))
+        cuts = (cut for cut in _cuts_in_turn(b) if _brings(b, cut))
+        yield from _of_depths(b, cuts, list(_steps(b, alone)))
 
 
 def _steps(b: OpInstance, alone: bool) -> dict[int, int]:
@@ -264,6 +267,16 @@ def _time(b: OpInstance, machine: Machine, cut: Cut) -> ProductTime:
     if cut not in times:
         times[cut] = time_of_cut(b, machine, cut.height, cut.width, cut.cluster, cut.deep, cut.pingpong)
     return times[cut]
+
+
+def _brings(b: OpInstance, cut: Cut) -> bool:
+    """Whether copies bring its rows, of which some may begin anywhere."""
+    if not (loose := [n for n in (0, 1) if unaligned(b, n)]):
+        return True
+    rows, columns = cut.height * cut.cluster.m, cut.width * cut.cluster.n
+    depth = columns_of_step(b, cut.deep)
+    tile = Tile(rows, columns, depth, 1, groups(b), cut.cluster, cut.pingpong)
+    return not problem_of(tile, 1 in loose)
 
 
 def _fits(b: OpInstance, cut: Cut) -> bool:

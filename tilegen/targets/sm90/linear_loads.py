@@ -24,6 +24,7 @@ from tilegen.ops.extrema import smallest
 from tilegen.ops.gemm import LinearAttributes, patches
 from tilegen.ops.patches import Patches
 from tilegen.targets.sm90.code import Code
+from tilegen.targets.sm90.eighth_rows import EighthLoads
 from tilegen.targets.sm90.product import waits_for_activations, waits_for_weights
 from tilegen.targets.sm90.stage import ALONE, Copy, Load, Loads, Map, Other, PatchMap, Share, Wait
 from tilegen.targets.sm90.tile import BOX, Piece, Stage, Tile
@@ -49,6 +50,16 @@ class LinearLoads:
     @cached_property
     def _patches(self) -> Patches | None:
         return patches(self.code.bound)
+
+    @cached_property
+    def _eighths(self) -> EighthLoads:
+        """What it brings of rows that begin anywhere."""
+        return EighthLoads(self.code, self.tile, self.stage, self.packed)
+
+    @property
+    def sorts_columns(self) -> bool:
+        """Whether of 64 columns of the sums those lie together that are eight apart."""
+        return bool(self._eighths.weights)
 
     @property
     def _sharing_a(self) -> int:
@@ -80,6 +91,8 @@ class LinearLoads:
         policy = "evict_last" if self.weights_once else ""
         waits = waits_for_activations(self.code)
         copies, bytes = self._a_copies(policy), self._a_bytes(self._sharing_a * self._copied_rows)
+        if self._eighths.activations:
+            bytes = self._eighths.activations_bytes
         load = _load_of(copies, bytes, waits, self._others(policy))
         return Loads((load,), policy=policy, together=self._sharing_a > 1)
 
@@ -128,7 +141,7 @@ class LinearLoads:
     @cached_property
     def _tail(self) -> Size:
         """Rows that a CTA of the last row of tiles loads, where it loads fewer than others, else 0."""
-        if self._linears > MOST_TAILS:
+        if self._linears > MOST_TAILS or self._eighths.activations:
             return 0
         rows, tail = self.code.bound.out[0], self._last_rows
         if self._moves:
@@ -174,7 +187,7 @@ class LinearLoads:
         policy = "evict_first" if self.weights_once else ""
         copies = self._packed_copies(policy) if self.packed else self._b_copies(policy)
         waits, others = waits_for_weights(self.code), self._others_of_weights(policy)
-        load = _load_of(tuple(copies), self.stage.b_bytes, waits, others)
+        load = _load_of(tuple(copies), self._eighths.weights_bytes, waits, others)
         return Loads((load,), at=self.stage.b_at, policy=policy, together=self._sharing_b > 1)
 
     # --- the last column of tiles ---------------------------------------------------------------------------
@@ -182,7 +195,7 @@ class LinearLoads:
     @cached_property
     def _ends(self) -> bool:
         """Whether tiles of the last column load less: packed weights have no end."""
-        return not self.packed and self._linears <= FEW_LINEARS
+        return not (self.packed or self.sorts_columns) and self._linears <= FEW_LINEARS
 
     @cached_property
     def _across(self) -> int:
@@ -241,6 +254,9 @@ class LinearLoads:
 
     def _a_copies(self, policy: str, tail: Size = 0) -> tuple[Copy, ...]:
         """tail: the rows of the last row of tiles, which have a map of their own."""
+        if self._eighths.activations:
+            by = self._sharing_a, self._to_row
+            return tuple(self._eighths.copies_of_activations(self._first, *by, policy))
         letter = "a_tail" if tail else "a"
         row = to_c(self.code.bound.write[0].lo) + (
             f" + {self.tile.cta_row} * {self.tile.cta_rows}" if self.tile.cluster.m > 1 else ""
@@ -256,10 +272,15 @@ class LinearLoads:
             for block in range(self.stage.blocks)
         )
 
-    def _column(self, block: int) -> str:
-        """The first of a block of a step, of activations and of weights."""
+    @property
+    def _first(self) -> Expr:
+        """The first column of a step, of activations and of weights."""
         _, columns = self._access(1)[0].box
-        return to_c(columns.lo) + (f" + {64 * block}" if block else "")
+        return columns.lo
+
+    def _column(self, block: int) -> str:
+        """The first of a block of a step."""
+        return to_c(self._first) + (f" + {64 * block}" if block else "")
 
     def _copy_of_patches(
         self, letter: str, column: str, row: str, to: int, policy: str, share: Share = ALONE
@@ -322,6 +343,10 @@ class LinearLoads:
 
     def _b_copies(self, policy: str, last: bool = False) -> Iterator[Copy]:
         """last: those of the last CTA that has columns."""
+        if self.sorts_columns:
+            by = self._sharing_b, self._to_column
+            yield from self._eighths.copies_of_weights(self._first, *by, policy)
+            return
         accesses = self._access(1)
         for block in range(self.stage.blocks):
             for piece in self.tile.b_pieces:
@@ -358,11 +383,15 @@ class LinearLoads:
 
     @property
     def maps(self) -> list[Map | PatchMap]:
-        found = [self._map_of_activations("a", self._copied_rows)]
+        found: list[Map | PatchMap] = [self._map_of_activations("a", self._copied_rows)]
+        if self._eighths.activations:
+            found = [*self._eighths.activations.maps]
         if self._tail:
             found.append(self._map_of_activations("a_tail", self._tail // self._sharing_a))
         if self.packed:
             return [*found, self._packed_map()]
+        if self.sorts_columns:
+            return [*found, *(m for rows in self._eighths.weights for m in rows.maps)]
         weights = (
             self._map("b", 1, self._piece_rows),
             self._map("b_tail", 1, self._b_tail // self._sharing_b),

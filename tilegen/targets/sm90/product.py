@@ -64,6 +64,7 @@ class Product(Code):
     weights_once: bool = field(default=False, kw_only=True)
     norm: Norm | None = field(default=None, kw_only=True)
     packing: Packing | None = field(default=None, kw_only=True)
+    sorts_columns: bool = field(default=False, kw_only=True)  # weights came every eighth row together
 
     form: ClassVar[str] = "product"
 

@@ -150,13 +150,15 @@ ALONE = Share()
 @dataclass(frozen=True)
 class Copy:
     """One bulk tensor copy to `to` bytes into a stage: the box of a map at these coordinates, innermost
-    first; of a PatchMap, from the first pixel of a patch on, the pixel and the line of the filter."""
+    first; of a PatchMap, from the first pixel of a patch on, the pixel and the line of the filter. condition:
+    under which it is made, as C."""
 
     map: str
     at: tuple[str, ...]
     to: int = 0
     share: Share = ALONE
     policy: str = ""
+    condition: str = ""
 
 
 @dataclass(frozen=True)

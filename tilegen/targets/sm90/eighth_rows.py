@@ -1,0 +1,185 @@
+"""Rows that begin anywhere, by bulk copies: every eighth of them at a time.
+
+    row 8q + j begins at number first + j·pitch + q·(8·pitch)
+
+A tensor map begins at a whole 16-byte unit of two-byte numbers, and so do all of its rows. Of a tensor whose
+rows are no whole units every eighth row still lies whole units behind the one before. So eight maps bring
+them, the rows 8q + j by map j, which begins up to seven numbers before row j; copies begin as many columns
+later, since their coordinates may be any (PTX ISA, tensor data movement, tiled mode). What lies behind a row
+is outside of its map, and comes as zeros.
+
+A copy brings rows 8q + j of 64 rows, q = 0 … 7, 64 columns of each: the eight lines of an atom of the
+swizzle. So line 8j + q of 64 holds row 8q + j.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from sympy import Expr
+
+from tilegen.analysis.regions import to_c
+from tilegen.frontend.dims import dims_of, most
+from tilegen.frontend.program import Size
+from tilegen.graph.product_time import ROW_BYTES
+from tilegen.ops.base import ceil_div
+from tilegen.ops.extrema import largest, smallest
+from tilegen.ops.gemm import unaligned
+from tilegen.targets.sm90.code import Code
+from tilegen.targets.sm90.stage import ALONE, Copy, Map, Share
+from tilegen.targets.sm90.tile import Stage, Tile
+
+EIGHTHS = 8  # two-byte numbers of a 16-byte unit
+ROWS = EIGHTHS * EIGHTHS  # that lie in shared memory by eighths
+ATOM = EIGHTHS * ROW_BYTES
+
+
+def problem_of(tile: Tile, weights: bool) -> str:
+    """Why a tile does not consist of 64 rows at a time, or, where weights come so too, of 64 columns; or an
+    empty string."""
+    if tile.swapped or tile.uneven:
+        return f"expected 64, 128 or 256 rows of a CTA, not {tile.cta_rows}"
+    if tile.cta_rows // tile.cluster.n % ROWS:
+        return f"{tile.cluster.n} CTAs do not share {tile.cta_rows} of them in whole {ROWS}s"
+    if not weights:
+        return ""
+    shared = {piece.rows // tile.cluster.m for piece in tile.b_pieces}
+    if 8 * tile.n8s % ROWS or any(rows % ROWS for rows in shared):
+        return f"expected whole {ROWS}s of columns of a math warpgroup and of what a CTA loads"
+    return ""
+
+
+@dataclass(frozen=True)
+class EighthRows:
+    """The maps of an operand's rows and their copies. name: of the maps, but for their number; first, pitch:
+    numbers before the first row, and from row to row."""
+
+    code: Code
+    name: str
+    tensor: str
+    rows: Size
+    columns: int
+    pitch: int
+    first: int
+
+    @property
+    def maps(self) -> list[Map]:
+        return [self._map(j) for j in range(self._several)]
+
+    @property
+    def _several(self) -> int:
+        """Maps that may have rows."""
+        return min(EIGHTHS, most(self.rows))
+
+    @property
+    def _lines(self) -> int:
+        """Rows of one copy: of fewer rows than a tile has, no more than there may be."""
+        return min(EIGHTHS, ceil_div(most(self.rows), EIGHTHS))
+
+    @property
+    def of_64(self) -> Size:
+        """Rows that are copied for 64."""
+        return smallest(EIGHTHS, self.rows) * self._lines
+
+    def _map(self, j: int) -> Map:
+        """Of rows 8q + j. A map has a row at least; where there is none, it is not copied."""
+        return Map(
+            f"{self.name}{j}",
+            self.tensor,
+            largest(1, ceil_div(self.rows - j, EIGHTHS)),
+            self._before(j) + self.columns,
+            EIGHTHS * self.pitch,
+            self.first + j * self.pitch - self._before(j),
+            (self._lines, 64),
+            True,
+        )
+
+    def _before(self, j: int) -> int:
+        """Numbers from where map j begins to where row j does."""
+        return (self.first + j * self.pitch) % EIGHTHS
+
+    def copies(
+        self, column: Expr, eighth: str, rows: int, to: int, policy: str, share: Share = ALONE
+    ) -> Iterator[Copy]:
+        """64 columns from this one on of so many rows, from this eighth of a row on, as C."""
+        for n in range(0, rows, ROWS):
+            for j in range(self._several):
+                at = (to_c(column + self._before(j)), eighth + (f" + {n // EIGHTHS}" if n else ""))
+                there = f"{to_c(self.rows)} > {j}" if j and dims_of(self.rows) else ""
+                address = self.code.map_address(f"{self.name}{j}")
+                yield Copy(address, at, to + n * ROW_BYTES + j * ATOM, share, policy, there)
+
+
+@dataclass(frozen=True)
+class EighthLoads:
+    """What a step of a linear brings of such rows. packed: weights come packed, and have none."""
+
+    code: Code
+    tile: Tile
+    stage: Stage
+    packed: bool
+
+    @cached_property
+    def activations(self) -> EighthRows | None:
+        b = self.code.bound
+        return self._rows("a", 0, b.shape(0)[0]) if unaligned(b, 0) else None
+
+    @cached_property
+    def weights(self) -> tuple[EighthRows, ...]:
+        """Those of each group."""
+        b, groups = self.code.bound, self.tile.groups
+        if self.packed or not unaligned(b, 1):
+            return ()
+        rows, letters = int(b.out[1]), [f"b{g}_" for g in range(groups)] if groups > 1 else ["b"]
+        return tuple(self._rows(letter, 1, rows, g * rows) for g, letter in enumerate(letters))
+
+    def _rows(self, letter: str, n: int, rows: Size, before: int = 0) -> EighthRows:
+        """So many rows of an operand, behind so many others."""
+        b, name = self.code.bound, f"{self.code.name}_{letter}"
+        columns, pitch = int(b.shape(n)[1]), int(b.pitch(n))
+        first = int(b.first(n)) + before * pitch
+        return EighthRows(self.code, name, b.op.operands[n].tensor, rows, columns, pitch, first)
+
+    @property
+    def activations_bytes(self) -> Size:
+        """Of a step."""
+        assert self.activations
+        return self.stage.a_bytes // ROWS * self.activations.of_64
+
+    @property
+    def weights_bytes(self) -> int:
+        """Of a step: of rows that are whole units all that a stage holds."""
+        return self.stage.b_bytes // ROWS * int(self.weights[0].of_64) if self.weights else self.stage.b_bytes
+
+    def copies_of_activations(self, column: Expr, sharing: int, ctas: str, policy: str) -> Iterator[Copy]:
+        """From this column on. sharing: CTAs that each bring an equal part of them for all; ctas: for whom,
+        as C."""
+        assert self.activations
+        own, share, cta = self.stage.a_rows // sharing, ALONE, self.tile.cta_column
+        eighth = to_c(self.code.bound.write[0].lo / EIGHTHS)
+        if self.tile.cluster.m > 1:
+            eighth += f" + {self.tile.cta_row} * {self.tile.cta_rows // EIGHTHS}"
+        if sharing > 1:
+            share = Share(f"{cta} * {own * ROW_BYTES}", ctas)
+            eighth += f" + {cta} * {own // EIGHTHS}"
+        for block in range(self.stage.blocks):
+            to, first = block * self.stage.a_block, column + 64 * block
+            yield from self.activations.copies(first, eighth, own, to, policy, share)
+
+    def copies_of_weights(self, column: Expr, sharing: int, ctas: str, policy: str) -> Iterator[Copy]:
+        """The same of weights."""
+        share, cta, across = ALONE, self.tile.cta_row, ""
+        if self.tile.cluster.n > 1:
+            across = f" + {self.tile.cta_column} * {self.tile.cta_columns // EIGHTHS}"
+        for block in range(self.stage.blocks):
+            for piece in self.tile.b_pieces:
+                own = piece.rows // sharing
+                eighth = to_c((self.code.bound.write[1].lo + piece.first) / EIGHTHS) + across
+                if sharing > 1:
+                    share = Share(f"{cta} * {own * ROW_BYTES}", ctas)
+                    eighth += f" + {cta} * {own // EIGHTHS}"
+                to = block * self.stage.b_block + piece.at * ROW_BYTES
+                rows = self.weights[piece.group]
+                yield from rows.copies(column + 64 * block, eighth, own, to, policy, share)
