@@ -20,8 +20,16 @@ WIDE = Case("rows of 256", added, {"M": 300, "N": 72, "K": 71}, {"tiles": {"y": 
 MEMBERS = Case("a pair that shares k", added, {"M": 130, "N": 200, "K": 301}, {
     "tiles": {"y": (128, 128, 64)}, "cluster": {"y": "2:k"}
 })  # fmt: skip
+NARROW = Case("32 columns", eighths, {"M": 70, "N": 77, "K": 135}, {"tiles": {"y": (64, 32, 64)}})
+NARROWEST = Case("16 columns", added, {"M": 300, "N": 90, "K": 77}, {"tiles": {"y": (64, 16, 128)}})
 CASES = [
     FEW,
+    NARROW,
+    NARROWEST,
+    Case("32 columns of 128 rows", biased, {"M": 130, "N": 67, "K": 201}, {"tiles": {"y": (128, 32, 64)}}),
+    Case("16 columns of a pair", eighths, {"M": 61, "N": 39, "K": 201}, {
+        "tiles": {"y": (64, 16, 64)}, "cluster": {"y": "2:k"}
+    }),
     ROWS,
     WIDE,
     MEMBERS,
@@ -31,9 +39,10 @@ CASES = [
     Case("every second row alike", biased, {"M": 61, "N": 69, "K": 76}, {"tiles": {"y": (64, 64, 64)}}),
 ]
 FAULTS = [
-    (ROWS, "columns of the sums stay as weights came", "tg_sort_columns<Op>(acc);", ""),
-    (ROWS, "numbers of a fragment are not swapped", "= __uint_as_float(v[i % 2][i / 2 % 2]",
-     "= __uint_as_float(v[i / 2 % 2][i % 2]"),
+    (ROWS, "columns of the sums stay as weights came", "tg_sort_columns<Op, 8>(acc);", ""),
+    (ROWS, "numbers of a fragment are not swapped", "w[e][j % 2][j / 2]", "w[j % 2][e][j / 2]"),
+    (NARROW, "columns of other lanes", "w[j % 2][2 * e + j / 2]", "w[j % 2][2 * (j / 2) + e]"),
+    (NARROWEST, "a number of another fragment", "quad < 2 ? low : high", "low"),
     (WIDE, "rows are stored as they came", "(line & 7) * 8 + (line >> 3 & 7)", "(line & 63)"),
     (WIDE, "blocks of 64 rows are mixed", "(line & ~63) + ", ""),
     (MEMBERS, "a copy begins where its map does", "64 * k + 5,", "64 * k,"),

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from tests.gpu.gemms import Case, gemm
 from tilegen.frontend.program import UNIT
+from tilegen.graph.product_time import ROW_BYTES
 from tilegen.targets.sm90.code import Code
-from tilegen.targets.sm90.eighth_rows import ATOM, EIGHTHS, ROWS, EighthRows, problem_of
+from tilegen.targets.sm90.eighth_rows import FEWER, ROWS, EighthRows, problem_of
 from tilegen.targets.sm90.linear import linear
 from tilegen.targets.sm90.product import Product
 from tilegen.targets.sm90.stage import Copy, Map
@@ -25,13 +26,14 @@ def plain() -> Code:
 
 CODE = plain()
 TENSORS = st.builds(
-    lambda rows, columns, before, behind: EighthRows(
-        CODE, "x", "x", rows, columns, before + columns + behind, before
+    lambda rows, columns, before, behind, together: EighthRows(
+        CODE, "x", "x", rows, columns, before + columns + behind, before, together
     ),
     st.integers(1, 200),
     st.integers(1, 300),
     st.integers(0, 20),
     st.integers(0, 20),
+    st.sampled_from(FEWER),
 )
 
 
@@ -39,7 +41,7 @@ def brought(found: EighthRows, copy: Copy, row: int) -> dict[tuple[int, int], in
     """(line, column) of 64 x 64 numbers in shared memory -> the number of the tensor that comes there."""
     m: Map = {f"&maps.{m.name}": m for m in found.maps}[copy.map]
     first, eighth = (int(sp.sympify(at, {"q": row})) for at in copy.at)
-    (lines, columns), line = m.box, copy.to // (ATOM // EIGHTHS)
+    (lines, columns), line = m.box, copy.to // ROW_BYTES
     return {
         (line + q, c): m.offset + (eighth + q) * m.pitch + first + c
         for q in range(lines)
@@ -49,12 +51,17 @@ def brought(found: EighthRows, copy: Copy, row: int) -> dict[tuple[int, int], in
 
 
 @given(TENSORS, st.integers(0, 3), st.integers(0, 4))
-def test_line_8j_q_gets_row_8q_j_and_no_number_beside_it(found: EighthRows, tile: int, step: int) -> None:
+def test_lines_get_their_rows_and_no_number_beside_them(found: EighthRows, tile: int, step: int) -> None:
     """Rows and columns that are not there come as zeros, or not at all."""
     came: dict[tuple[int, int], int] = {}
     for copy in found.copies(sp.Integer(64 * step), "q", ROWS, 0, ""):
         came.update(brought(found, copy, 8 * tile))
-    rows = [(line, ROWS * tile + 8 * (line % 8) + line // 8) for line in range(ROWS)]
+    n, lines = found.together // 8, [divmod(line, found.together) for line in range(ROWS)]
+    firsts = [ROWS * tile + found.together * block for block, _ in lines]
+    rows = [
+        (at, first + 8 * (line % n) + line // n)
+        for at, (first, (_, line)) in enumerate(zip(firsts, lines, strict=True))
+    ]
     assert came == {
         (line, c): found.first + row * found.pitch + 64 * step + c
         for line, row in rows
@@ -75,7 +82,7 @@ def test_maps_begin_at_whole_units_and_stay_inside_of_the_tensor(found: EighthRo
 def test_bytes_are_those_of_the_copies(found: EighthRows) -> None:
     boxes = {f"&maps.{m.name}": m.box for m in found.maps}
     copies = [boxes[c.map] for c in found.copies(sp.Integer(0), "q", ROWS, 0, "")]
-    assert sum(lines for lines, _ in copies) == found.of_64 <= ROWS
+    assert sum(lines for lines, _ in copies) == found.copied(ROWS) <= ROWS
 
 
 def products(**sizes: Any) -> Product:
@@ -89,10 +96,10 @@ def products(**sizes: Any) -> Product:
 def test_what_the_model_chooses_can_be_loaded(m: int, k: int, n: int) -> None:
     found = products(M=m, N=n, K=k)
     assert not problem_of(found.tile, True)
-    assert found.sorts_columns and not found.store.staged and not found.tile.swapped
+    assert found.columns_together in FEWER and not found.store.staged and not found.tile.swapped
 
 
 def test_rows_of_whole_units_have_a_map_each() -> None:
     found = products(M=100, N=80, K=1000)
     assert {m.name for m in found.maps} <= {"y_a", "y_a_tail", "y_b", "y_b_tail", "y_out", "y_rest"}
-    assert not found.sorts_columns
+    assert not found.columns_together

@@ -9,13 +9,14 @@ later, since their coordinates may be any (PTX ISA, tensor data movement, tiled 
 is outside of its map, and comes as zeros.
 
 A copy brings rows 8q + j of 64 rows, q = 0 … 7, 64 columns of each: the eight lines of an atom of the
-swizzle. So line 8j + q of 64 holds row 8q + j.
+swizzle. So line 8j + q of 64 holds row 8q + j. Of narrower tiles, weights of 8n rows lie so together, two or
+four rows of each map: line n·j + q holds row 8q + j.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from sympy import Expr
@@ -33,28 +34,37 @@ from tilegen.targets.sm90.tile import Stage, Tile
 
 EIGHTHS = 8  # two-byte numbers of a 16-byte unit
 ROWS = EIGHTHS * EIGHTHS  # that lie in shared memory by eighths
-ATOM = EIGHTHS * ROW_BYTES
+FEWER = (ROWS, 32, 16)  # of weights, of which a math warpgroup has so few
 
 
 def problem_of(tile: Tile, weights: bool) -> str:
-    """Why a tile does not consist of 64 rows at a time, or, where weights come so too, of 64 columns; or an
-    empty string."""
+    """Why a tile does not consist of 64 rows at a time, or, where weights come so too, of 64 columns, or of
+    16 or 32 altogether; or an empty string."""
     if tile.swapped or tile.uneven:
         return f"expected 64, 128 or 256 rows of a CTA, not {tile.cta_rows}"
     if tile.cta_rows // tile.cluster.n % ROWS:
         return f"{tile.cluster.n} CTAs do not share {tile.cta_rows} of them in whole {ROWS}s"
     if not weights:
         return ""
-    shared = {piece.rows // tile.cluster.m for piece in tile.b_pieces}
-    if 8 * tile.n8s % ROWS or any(rows % ROWS for rows in shared):
-        return f"expected whole {ROWS}s of columns of a math warpgroup and of what a CTA loads"
+    shared, together = {piece.rows // tile.cluster.m for piece in tile.b_pieces}, columns_together(tile)
+    if not together or any(rows % together for rows in shared):
+        return (
+            f"expected whole {ROWS}s of columns of a math warpgroup and of what a CTA loads, or 16, 32 or 64"
+            f" columns of a CTA, not {tile.cta_columns}"
+        )
     return ""
+
+
+def columns_together(tile: Tile) -> int:
+    """Columns of a math warpgroup whose weights lie by eighths; 0 where it has no such number."""
+    together = next((n for n in FEWER if 8 * tile.n8s % n == 0), 0)
+    return together if together == ROWS or tile.cta_columns in FEWER else 0
 
 
 @dataclass(frozen=True)
 class EighthRows:
     """The maps of an operand's rows and their copies. name: of the maps, but for their number; first, pitch:
-    numbers before the first row, and from row to row."""
+    numbers before the first row, and from row to row; together: how many rows lie by eighths."""
 
     code: Code
     name: str
@@ -63,6 +73,7 @@ class EighthRows:
     columns: int
     pitch: int
     first: int
+    together: int = ROWS
 
     @property
     def maps(self) -> list[Map]:
@@ -76,12 +87,11 @@ class EighthRows:
     @property
     def _lines(self) -> int:
         """Rows of one copy: of fewer rows than a tile has, no more than there may be."""
-        return min(EIGHTHS, ceil_div(most(self.rows), EIGHTHS))
+        return min(self.together // EIGHTHS, ceil_div(most(self.rows), EIGHTHS))
 
-    @property
-    def of_64(self) -> Size:
-        """Rows that are copied for 64."""
-        return smallest(EIGHTHS, self.rows) * self._lines
+    def copied(self, rows: int) -> Size:
+        """Of so many that a stage has room for, those that are copied."""
+        return rows // self.together * smallest(EIGHTHS, self.rows) * self._lines
 
     def _map(self, j: int) -> Map:
         """Of rows 8q + j. A map has a row at least; where there is none, it is not copied."""
@@ -104,12 +114,13 @@ class EighthRows:
         self, column: Expr, eighth: str, rows: int, to: int, policy: str, share: Share = ALONE
     ) -> Iterator[Copy]:
         """64 columns from this one on of so many rows, from this eighth of a row on, as C."""
-        for n in range(0, rows, ROWS):
+        apart = self.together // EIGHTHS * ROW_BYTES  # from one map's rows to the next's
+        for n in range(0, rows, self.together):
             for j in range(self._several):
                 at = (to_c(column + self._before(j)), eighth + (f" + {n // EIGHTHS}" if n else ""))
                 there = f"{to_c(self.rows)} > {j}" if j and dims_of(self.rows) else ""
                 address = self.code.map_address(f"{self.name}{j}")
-                yield Copy(address, at, to + n * ROW_BYTES + j * ATOM, share, policy, there)
+                yield Copy(address, at, to + n * ROW_BYTES + j * apart, share, policy, there)
 
 
 @dataclass(frozen=True)
@@ -133,7 +144,11 @@ class EighthLoads:
         if self.packed or not unaligned(b, 1):
             return ()
         rows, letters = int(b.out[1]), [f"b{g}_" for g in range(groups)] if groups > 1 else ["b"]
-        return tuple(self._rows(letter, 1, rows, g * rows) for g, letter in enumerate(letters))
+        together = columns_together(self.tile)
+        return tuple(
+            replace(self._rows(letter, 1, rows, g * rows), together=together)
+            for g, letter in enumerate(letters)
+        )
 
     def _rows(self, letter: str, n: int, rows: Size, before: int = 0) -> EighthRows:
         """So many rows of an operand, behind so many others."""
@@ -146,12 +161,14 @@ class EighthLoads:
     def activations_bytes(self) -> Size:
         """Of a step."""
         assert self.activations
-        return self.stage.a_bytes // ROWS * self.activations.of_64
+        return self.activations.copied(self.stage.a_rows) * ROW_BYTES * self.stage.blocks
 
     @property
     def weights_bytes(self) -> int:
         """Of a step: of rows that are whole units all that a stage holds."""
-        return self.stage.b_bytes // ROWS * int(self.weights[0].of_64) if self.weights else self.stage.b_bytes
+        if not self.weights:
+            return self.stage.b_bytes
+        return int(self.weights[0].copied(self.stage.b_rows)) * ROW_BYTES * self.stage.blocks
 
     def copies_of_activations(self, column: Expr, sharing: int, ctas: str, policy: str) -> Iterator[Copy]:
         """From this column on. sharing: CTAs that each bring an equal part of them for all; ctas: for whom,

@@ -206,9 +206,10 @@ class Kernel(ThreadKernel):
         return any(op.tile.uneven for op in self.products)
 
     @property
-    def sorts_columns(self) -> bool:
-        """Whether weights of some linears come every eighth row at a time."""
-        return any(op.sorts_columns for op in self.products)
+    def columns_together(self) -> set[int]:
+        """How many columns of sums are sorted, since weights of some linears come every eighth row at a
+        time."""
+        return {op.columns_together for op in self.products} - {0}
 
     @property
     def slides_down(self) -> bool:

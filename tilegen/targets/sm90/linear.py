@@ -52,7 +52,7 @@ def linear(code: Code, may_pack: frozenset[str] = frozenset()) -> Product:
         weights_once=extras.weights_once,
         norm=_norm(b, tile, packed) if normed(b) else None,
         packing=Packing(packs, load.packed_rows) if packed else None,
-        sorts_columns=load.sorts_columns,
+        columns_together=load.columns_together,
     )
 
 

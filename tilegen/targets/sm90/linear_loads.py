@@ -57,9 +57,9 @@ class LinearLoads:
         return EighthLoads(self.code, self.tile, self.stage, self.packed)
 
     @property
-    def sorts_columns(self) -> bool:
-        """Whether of 64 columns of the sums those lie together that are eight apart."""
-        return bool(self._eighths.weights)
+    def columns_together(self) -> int:
+        """Of the sums: how many lie as every eighth row of weights came, or 0."""
+        return self._eighths.weights[0].together if self._eighths.weights else 0
 
     @property
     def _sharing_a(self) -> int:
@@ -195,7 +195,7 @@ class LinearLoads:
     @cached_property
     def _ends(self) -> bool:
         """Whether tiles of the last column load less: packed weights have no end."""
-        return not (self.packed or self.sorts_columns) and self._linears <= FEW_LINEARS
+        return not (self.packed or self._eighths.weights) and self._linears <= FEW_LINEARS
 
     @cached_property
     def _across(self) -> int:
@@ -343,7 +343,7 @@ class LinearLoads:
 
     def _b_copies(self, policy: str, last: bool = False) -> Iterator[Copy]:
         """last: those of the last CTA that has columns."""
-        if self.sorts_columns:
+        if self._eighths.weights:
             by = self._sharing_b, self._to_column
             yield from self._eighths.copies_of_weights(self._first, *by, policy)
             return
@@ -390,7 +390,7 @@ class LinearLoads:
             found.append(self._map_of_activations("a_tail", self._tail // self._sharing_a))
         if self.packed:
             return [*found, self._packed_map()]
-        if self.sorts_columns:
+        if self._eighths.weights:
             return [*found, *(m for rows in self._eighths.weights for m in rows.maps)]
         weights = (
             self._map("b", 1, self._piece_rows),

@@ -64,7 +64,8 @@ class Product(Code):
     weights_once: bool = field(default=False, kw_only=True)
     norm: Norm | None = field(default=None, kw_only=True)
     packing: Packing | None = field(default=None, kw_only=True)
-    sorts_columns: bool = field(default=False, kw_only=True)  # weights came every eighth row together
+    # of the sums: how many lie as every eighth row of weights came, or 0
+    columns_together: int = field(default=0, kw_only=True)
 
     form: ClassVar[str] = "product"
 
