@@ -346,6 +346,8 @@ void bulk_store(const void* map, unsigned from, const int* at, int rank) {
   s->cta = me.cta, s->from = from;
   const uint32_t group = (uint32_t)me.bulk.size();
   if (s->map.rank != rank || from % 128) fail("bulk store: coordinates or address" + here(pc));
+  if ((int64_t)s->map.shape[0] * s->map.bytes % 16)  // loads are cut off number by number, stores are not
+    fail("bulk store: rows end within a 16-byte unit, and all of it would be written" + here(pc));
   over_box(s->map, at, from, [&](unsigned place, int size, const unsigned char* to, int before, int there) {
     read_cells(shared_cells(*me.cta, place, size, pc), size / CELL, false, {me, me.reading, group, ASYNC, pc});
     if (!to) return;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -548,3 +548,13 @@ def test_a_fault_of_the_portable_kernel_is_seen(what: str, change: Callable[[str
 def test_the_epilogues_wait_of_the_portable_kernel_is_missed() -> None:
     case = next(c for c in PORTABLE if c.name == "fan")
     assert "race" in emulated(case, SEEDS, replaced("Op::wait_late(g, t);", "{}"), target="sm_80")
+
+
+def test_a_bulk_store_whose_rows_end_within_a_unit_is_refused() -> None:
+    """TMA would write all of the unit."""
+    case = Case("128 x 128", gemm, {"M": 128, "N": 128, "K": 64}, {"tiles": {"y": (128, 128, 64)}})
+    plan = case.plan(case.sms)
+    library = library_of(plan)
+    maps = (replace(m, shape=(124, 128)) if m.name == "y_out" else m for m in library.launch.maps or ())
+    library.launch = replace(library.launch, maps=tuple(maps))
+    assert "rows end within a 16-byte unit" in Runs(case, plan, library).wrong(Adversary())
