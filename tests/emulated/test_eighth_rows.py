@@ -39,7 +39,8 @@ CASES = [
     Case("every second row alike", biased, {"M": 61, "N": 69, "K": 76}, {"tiles": {"y": (64, 64, 64)}}),
 ]
 FAULTS = [
-    (ROWS, "columns of the sums stay as weights came", "tg_sort_columns<Op, 8>(acc);", ""),
+    (ROWS, "columns of the sums stay as weights came", "tg_sort_all<8>(acc);", ""),
+    (WIDE, "columns stay so as they are stored", "tg_sort_columns<Op::TOGETHER>(acc[m], half);", ";"),
     (ROWS, "numbers of a fragment are not swapped", "w[e][j % 2][j / 2]", "w[j % 2][e][j / 2]"),
     (NARROW, "columns of other lanes", "w[j % 2][2 * e + j / 2]", "w[j % 2][2 * (j / 2) + e]"),
     (NARROWEST, "a number of another fragment", "quad < 2 ? low : high", "low"),

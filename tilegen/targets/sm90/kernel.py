@@ -212,6 +212,10 @@ class Kernel(ThreadKernel):
         return {op.columns_together for op in self.products} - {0}
 
     @property
+    def sorts_late(self) -> bool:
+        return any(op.sorts_late for op in self.products)
+
+    @property
     def slides_down(self) -> bool:
         """Whether tiles of some convolutions slide over the whole filter."""
         return any(op.tile.row_bytes < ROW_BYTES for op in self.products)

@@ -47,6 +47,7 @@ SHAPES: Mapping[int, tuple[ClusterShape, ...]] = {
 }
 LONG_SUM = 48  # steps of a sum that more than two CTAs split: shorter ones were not measured
 LEAST_STAGES = 3  # of a ring
+MOST_BESIDE = 128 * 96  # sums of a warpgroup, as _brings has it
 LEAST_SWAPPED = 24  # rows: wgmma of fewer columns waits for its left operand
 
 
@@ -270,9 +271,13 @@ def _time(b: OpInstance, machine: Machine, cut: Cut) -> ProductTime:
 
 
 def _brings(b: OpInstance, cut: Cut) -> bool:
-    """Whether copies bring its rows, of which some may begin anywhere."""
+    """Whether copies bring its rows, of which some may begin anywhere. Their results leave from registers;
+    where others go through buffers, a warpgroup with a tile of 128 x 128 to itself has none left for what its
+    epilogue reads."""
     if not (loose := [n for n in (0, 1) if unaligned(b, n)]):
         return True
+    if cut.pingpong and read_beside(b) and cut.height * cut.width > MOST_BESIDE:
+        return False
     rows, columns = cut.height * cut.cluster.m, cut.width * cut.cluster.n
     depth = columns_of_step(b, cut.deep)
     tile = Tile(rows, columns, depth, 1, groups(b), cut.cluster, cut.pingpong)

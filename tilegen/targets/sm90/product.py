@@ -186,6 +186,13 @@ class Product(Code):
             return f", by clusters of {shape.k} CTAs that share its k"
         return f", by clusters of {shape.m} x {shape.n} CTAs"
 
+    @property
+    def sorts_late(self) -> bool:
+        """Whether columns are sorted row by row as they are stored, since then registers hold less: not where
+        sums go to others first, or through shared memory."""
+        straight = not (self.tile.exchanges or self.tile.alternates or self.store.staged or self.extras.held)
+        return self.columns_together > 0 and straight
+
     @cached_property
     def finish(self) -> Steps:
         return finish(self.tile)
