@@ -9,6 +9,7 @@ import sympy as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tilegen as tg
 from tests.gpu.gemms import Case, gemm
 from tilegen.frontend.program import UNIT
 from tilegen.graph.product_time import ROW_BYTES
@@ -97,6 +98,21 @@ def test_what_the_model_chooses_can_be_loaded(m: int, k: int, n: int) -> None:
     found = products(M=m, N=n, K=k)
     assert not problem_of(found.tile, True)
     assert found.columns_together in FEWER and not found.store.staged and not found.tile.swapped
+
+
+@pytest.mark.parametrize("n", [77, 200, 768])
+def test_views_of_as_many_columns_have_tiles_of_their_own(n: int) -> None:
+    """Which cuts a linear has is kept, for all that are alike."""
+    whole = Case("whole", viewed, {"M": 300, "N": n, "K": 256, "first": 0}).plan()
+    loose = Case("loose", viewed, {"M": 300, "N": n, "K": 256, "first": 4}).plan()
+    assert linear(Code(whole, whole.bounds[0])).columns_together == 0
+    assert linear(Code(loose, loose.bounds[0])).store.eighths
+
+
+@tg.spec
+def viewed(M=300, N=77, K=256, first=0, dtype="bfloat16"):
+    _, x = tg.input("x", (M, 8 + first + K), dtype).split([8 + first, K])
+    return tg.linear(x, tg.weight("w", (N, K), dtype), name="y")
 
 
 def test_rows_of_whole_units_have_a_map_each() -> None:

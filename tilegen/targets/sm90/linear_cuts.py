@@ -81,6 +81,7 @@ class _Linear:
     curves: int  # calls of curved functions for each
     result: str  # its dtype
     patches: Patches | None
+    loose: tuple[int, ...]  # operands whose rows begin anywhere
 
     @staticmethod
     def of(b: OpInstance) -> _Linear:
@@ -89,7 +90,8 @@ class _Linear:
             rows, columns = (int(n) for n in b.out)
             lo, hi = (int(n) for n in k_range(b))
             share = groups(b), normed(b), read_beside(b), curves(b)
-            found = _Linear(rows, columns, (lo, hi), *share, b.result.dtype, patches(b))
+            loose = tuple(n for n in (0, 1) if unaligned(b, n))
+            found = _Linear(rows, columns, (lo, hi), *share, b.result.dtype, patches(b), loose)
             b.__dict__["_linear"] = found
         return found
 
@@ -274,7 +276,7 @@ def _brings(b: OpInstance, cut: Cut) -> bool:
     """Whether copies bring its rows, of which some may begin anywhere. Their results leave from registers;
     where others go through buffers, a warpgroup with a tile of 128 x 128 to itself has none left for what its
     epilogue reads."""
-    if not (loose := [n for n in (0, 1) if unaligned(b, n)]):
+    if not (loose := _Linear.of(b).loose):
         return True
     if cut.pingpong and read_beside(b) and cut.height * cut.width > MOST_BESIDE:
         return False
