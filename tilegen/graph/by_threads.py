@@ -5,7 +5,8 @@
     y = f(gate, up) of one linear -> sums = matmul(x, w); y = f(sums[:, :N], sums[:, N:])
 
 Bulk copies take rows of two-byte numbers that are whole 16-byte units, or, where the target copies every
-eighth row at a time (`Forms.loads_eighths`), any. Where x or w has others (float32, int8 weights; 77 columns,
+eighth row at a time (`Forms.loads_eighths`) for no more linears than a launch has tensor maps for, any. Where
+x or w has others (float32, int8 weights; 77 columns,
 a view from column 3 on), and the target's linears know bulk copies alone, the op is a matmul: the same sums
 of the same numbers. A gated pair has one accumulator an op then; its halves, rounded to the result's type,
 meet in an op of pointwise maths.
@@ -21,24 +22,29 @@ from tilegen.graph.fuse_epilogues import renumber
 from tilegen.graph.graph import Graph, refuse_taken
 from tilegen.graph.rewrites import Rewrite
 from tilegen.ops.base import Epilogue, OpInstance, TileOp
-from tilegen.ops.gemm import LinearAttributes, MatmulAttributes
+from tilegen.ops.gemm import LinearAttributes, MatmulAttributes, unaligned
 from tilegen.ops.pointwise import PointwiseAttributes
 from tilegen.options import Options
+
+MOST_LOOSE = 12  # linears of a launch whose rows begin anywhere: each has up to 16 maps of some 255
 
 
 def as_matmuls(graph: Graph, place: Place, options: Options) -> Graph:
     """The graph with such linears as matmuls."""
     if place.target.any_linear:
         return graph
+    loose = sum(any(unaligned(b, n) for n in (0, 1)) for b in graph.ops_of(LinearAttributes))
+    eighths = place.target.loads_eighths and loose <= MOST_LOOSE
     for op in graph.ops:
         b = graph.bound(op)
-        if isinstance(op.attributes, LinearAttributes) and why(b, place):
+        if isinstance(op.attributes, LinearAttributes) and why(b, place, eighths):
             graph = _gated(graph, b) if op.attributes.groups > 1 else _plain(graph, b)
     return graph
 
 
-def why(b: OpInstance, place: Place) -> str:
-    """Why the target's linears do not take its rows, or an empty string. Rows of pairs are whole units."""
+def why(b: OpInstance, place: Place, eighths: bool = False) -> str:
+    """Why the target's linears do not take its rows, or an empty string. Rows of pairs are whole units.
+    eighths: every eighth row may be copied at a time."""
     if b.dtype(0) in PAIRED:
         return ""
     for n in (0, 1):
@@ -48,7 +54,7 @@ def why(b: OpInstance, place: Place) -> str:
             return f"{operand.tensor!r} is {b.dtype(n)}"
         first = (operand.columns or (0, 0))[0]
         for what, columns in (("columns", shape[-1]), ("a row of", b.pitch(n)), ("first column", first)):
-            if not place.target.loads_eighths and isinstance(columns, int) and columns * size % UNIT:
+            if not eighths and isinstance(columns, int) and columns * size % UNIT:
                 return f"{operand.tensor!r} has {what} {columns}"
     columns = b.out[-1]
     if not place.target.odd_results and isinstance(columns, int) and columns % (UNIT // 2):

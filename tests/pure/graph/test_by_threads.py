@@ -9,6 +9,8 @@ import pytest
 import tilegen as tg
 from tests.gpu.int8 import dequantized, int8_mlp
 from tests.gpu.language import any_width
+from tests.pure.targets.test_shared_linears import deep
+from tilegen.graph.by_threads import MOST_LOOSE
 
 
 @tg.spec
@@ -39,6 +41,11 @@ def test_rows_that_are_no_whole_units_make_a_matmul(on: str, sizes: dict[str, An
 @pytest.mark.parametrize("sizes", LOOSE, ids=str)
 def test_where_every_eighth_row_is_copied_at_a_time_they_make_none(sizes: dict[str, Any]) -> None:
     assert kinds(linear(**sizes), "h200") == ["linear"]
+
+
+def test_more_than_a_launch_has_maps_for_make_matmuls_again() -> None:
+    few, many = (deep(N=n, widths=(129, 129)) for n in (MOST_LOOSE, MOST_LOOSE + 1))
+    assert set(kinds(few, "h200")) == {"linear"} and set(kinds(many, "h200")) == {"matmul"}
 
 
 @pytest.mark.parametrize("sizes", [{}, {"first": 8}, {"M": 1}], ids=str)
