@@ -31,10 +31,20 @@ MOST_LOOSE = 12  # linears of a launch whose rows begin anywhere: each has up to
 
 def as_matmuls(graph: Graph, place: Place, options: Options) -> Graph:
     """The graph with such linears as matmuls."""
+    loose = sum(any(unaligned(b, n) for n in (0, 1)) for b in graph.ops_of(LinearAttributes))
+    return _as_matmuls(graph, place, loose <= MOST_LOOSE)
+
+
+def alone_as_matmuls(graph: Graph, place: Place) -> Graph:
+    """The same where each op has a launch of its own."""
+    return _as_matmuls(graph, place, True)
+
+
+def _as_matmuls(graph: Graph, place: Place, mapped: bool) -> Graph:
+    """mapped: the launch has room for the maps of all eighths."""
     if place.target.any_linear:
         return graph
-    loose = sum(any(unaligned(b, n) for n in (0, 1)) for b in graph.ops_of(LinearAttributes))
-    eighths = place.target.loads_eighths and loose <= MOST_LOOSE
+    eighths = place.target.loads_eighths and mapped
     for op in graph.ops:
         b = graph.bound(op)
         if isinstance(op.attributes, LinearAttributes) and why(b, place, eighths):

@@ -8,7 +8,7 @@ an operand. The graph rewrites are undone by what each says of itself:
     columns a..b of f(x, y)                       are f(columns a..b of x, columns a..b of y)
     linear(x, w) that norms its rows              is linear(rms_norm(x, v), w)
     linear(x, w) of pixels                        is conv2d(x, w) of its stride, padding and dilation
-    matmul(x, w), one of them, w transposed       is linear(x, w)
+    matmul(x, w), one w for all, transposed       is linear(x, w)
     acc0 + partial sums                           is acc0 (tilegen.proof.split_sums: the ranges of k fill it)
     append(cache, x) that turns its rows          is append(cache, rope(x))
     attention(q, caches, k, v), rows forwarded    is attention(rope(q), append(k_cache, rope(k)), …)
@@ -308,8 +308,8 @@ class _Terms:
 
 
 def _is_linear(attributes: Mapping[str, Any]) -> bool:
-    """Whether a matmul is x wᵀ of one x; the shapes of both say its sizes."""
-    return (attributes["batch"], attributes["transpose_a"], attributes["transpose_b"]) == (1, False, True)
+    """Whether a matmul is x wᵀ of one w for all batches; the shapes of both say its sizes."""
+    return (attributes["b_batch"], attributes["transpose_a"], attributes["transpose_b"]) == (1, False, True)
 
 
 def _frozen(attributes: Mapping[str, Any], without: Sequence[str] = ()) -> tuple[tuple[str, Any], ...]:

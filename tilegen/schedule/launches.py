@@ -9,11 +9,12 @@ from typing import Any, Generic, TypeVar
 from tilegen.errors import PlanError, TilegenError
 from tilegen.frontend.dims import the_dim
 from tilegen.frontend.program import Program, Tensor, check_acyclic
-from tilegen.graph.by_threads import as_matmuls
+from tilegen.graph.by_threads import alone_as_matmuls
 from tilegen.graph.forms import Place
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import GIVEN, Graph
 from tilegen.graph.pixels import alone_as_linear, in_rows
+from tilegen.graph.rows_by_rows import as_linears
 from tilegen.ops.attention import AttentionAttributes
 from tilegen.ops.base import OpDef, TileOp, kind
 from tilegen.options import Options
@@ -70,7 +71,7 @@ def whole_plan(program: Program, place: Place, options: Options) -> Plan:
             f"policies {dict(options.policies)}: a launch of one op has no semaphores; kernel boundaries"
             " order them"
         )
-    fused = as_matmuls(fuse(program), place, options)
+    fused = alone_as_matmuls(as_linears(fuse(program), place, options), place)
     strangers = [
         name
         for what in OF_AN_OP
