@@ -22,7 +22,7 @@ from tilegen.graph.fuse_epilogues import renumber
 from tilegen.graph.graph import Graph, refuse_taken
 from tilegen.graph.rewrites import Rewrite
 from tilegen.ops.base import Epilogue, OpInstance, TileOp
-from tilegen.ops.gemm import LinearAttributes, MatmulAttributes, unaligned
+from tilegen.ops.gemm import LinearAttributes, MatmulAttributes, loose
 from tilegen.ops.pointwise import PointwiseAttributes
 from tilegen.options import Options
 
@@ -31,8 +31,8 @@ MOST_LOOSE = 12  # linears of a launch whose rows begin anywhere: each has up to
 
 def as_matmuls(graph: Graph, place: Place, options: Options) -> Graph:
     """The graph with such linears as matmuls."""
-    loose = sum(any(unaligned(b, n) for n in (0, 1)) for b in graph.ops_of(LinearAttributes))
-    return _as_matmuls(graph, place, loose <= MOST_LOOSE)
+    several = sum(bool(loose(b)) for b in graph.ops_of(LinearAttributes))
+    return _as_matmuls(graph, place, several <= MOST_LOOSE)
 
 
 def alone_as_matmuls(graph: Graph, place: Place) -> Graph:

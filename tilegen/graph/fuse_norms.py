@@ -20,7 +20,7 @@ from tilegen.graph.forms import Place
 from tilegen.graph.graph import Graph
 from tilegen.graph.rewrites import Rewrite
 from tilegen.ops.base import Epilogue, OpInstance, TileOp
-from tilegen.ops.gemm import LinearAttributes, normed, unaligned
+from tilegen.ops.gemm import LinearAttributes, loose, normed
 from tilegen.ops.norm import NormAttributes, RmsNormAttributes
 from tilegen.options import Options
 
@@ -90,7 +90,7 @@ def _reads_rows(reader: OpInstance, tensor: str) -> bool:
         and not first.columns
         and not first.flatten
         and all(o.tensor != tensor for o in others)
-        and not any(unaligned(reader, n) for n in (0, 1))
+        and not loose(reader)
     )
 
 

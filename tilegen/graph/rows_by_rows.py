@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tilegen.frontend.program import DTYPES
 from tilegen.graph.forms import Place
 from tilegen.graph.graph import Graph
 from tilegen.graph.rewrites import Rewrite
 from tilegen.ops.base import OpInstance
 from tilegen.ops.gemm import LinearAttributes, MatmulAttributes
 from tilegen.options import Options
-
-TWO_BYTES = ("bfloat16", "float16")
 
 
 def as_linears(graph: Graph, place: Place, options: Options) -> Graph:
@@ -36,7 +35,7 @@ def of_rows(b: OpInstance) -> bool:
     """Whether it multiplies rows of both operands, the same ones of b in all batches."""
     a = MatmulAttributes.of(b)
     rows = a.transpose_b and not a.transpose_a and a.b_batch == 1
-    return rows and b.dtype(0) in TWO_BYTES and b.dtype(1) == b.dtype(0)
+    return rows and DTYPES[b.dtype(0)] == DTYPES[b.dtype(1)] == 2
 
 
 REWRITE = Rewrite(2, as_linears, lambda graph, place: [])

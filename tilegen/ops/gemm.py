@@ -237,6 +237,11 @@ def unaligned(b: OpInstance, n: int) -> bool:
     return any(isinstance(at, int) and at * size % UNIT for at in (b.pitch(n), b.first(n)))
 
 
+def loose(b: OpInstance) -> tuple[int, ...]:
+    """The factors of a linear whose rows are such."""
+    return tuple(n for n in (0, 1) if unaligned(b, n))
+
+
 def groups(b: OpInstance) -> int:
     """Accumulators of an element of the result."""
     return b.attributes.groups if isinstance(b.attributes, LinearAttributes) else 1

@@ -14,10 +14,10 @@ from tests.gpu.gemms import Case, gemm
 from tilegen.frontend.program import UNIT
 from tilegen.graph.product_time import ROW_BYTES
 from tilegen.targets.sm90.code import Code
-from tilegen.targets.sm90.eighth_rows import FEWER, ROWS, EighthRows, problem_of
+from tilegen.targets.sm90.eighth_rows import ROWS, TOGETHER, EighthRows, problem_of
 from tilegen.targets.sm90.linear import linear
 from tilegen.targets.sm90.product import Product
-from tilegen.targets.sm90.stage import Copy, Map
+from tilegen.targets.sm90.stage import Copy, FirstRow, Map
 
 
 def plain() -> Code:
@@ -25,7 +25,7 @@ def plain() -> Code:
     return Code(plan, plan.bounds[0])
 
 
-CODE = plain()
+CODE, Q = plain(), sp.Symbol("q", integer=True)
 TENSORS = st.builds(
     lambda rows, columns, before, behind, together: EighthRows(
         CODE, "x", "x", rows, columns, before + columns + behind, before, together
@@ -34,7 +34,7 @@ TENSORS = st.builds(
     st.integers(1, 300),
     st.integers(0, 20),
     st.integers(0, 20),
-    st.sampled_from(FEWER),
+    st.sampled_from(TOGETHER),
 )
 
 
@@ -55,7 +55,7 @@ def brought(found: EighthRows, copy: Copy, row: int) -> dict[tuple[int, int], in
 def test_lines_get_their_rows_and_no_number_beside_them(found: EighthRows, tile: int, step: int) -> None:
     """Rows and columns that are not there come as zeros, or not at all."""
     came: dict[tuple[int, int], int] = {}
-    for copy in found.copies(sp.Integer(64 * step), "q", ROWS, 0, ""):
+    for copy in found.copies(sp.Integer(64 * step), FirstRow(8 * Q), ROWS, 0, ""):
         came.update(brought(found, copy, 8 * tile))
     n, lines = found.together // 8, [divmod(line, found.together) for line in range(ROWS)]
     firsts = [ROWS * tile + found.together * block for block, _ in lines]
@@ -82,7 +82,7 @@ def test_maps_begin_at_whole_units_and_stay_inside_of_the_tensor(found: EighthRo
 @given(TENSORS)
 def test_bytes_are_those_of_the_copies(found: EighthRows) -> None:
     boxes = {f"&maps.{m.name}": m.box for m in found.maps}
-    copies = [boxes[c.map] for c in found.copies(sp.Integer(0), "q", ROWS, 0, "")]
+    copies = [boxes[c.map] for c in found.copies(sp.Integer(0), FirstRow(8 * Q), ROWS, 0, "")]
     assert sum(lines for lines, _ in copies) == found.copied(ROWS) <= ROWS
 
 
@@ -97,7 +97,7 @@ def products(**sizes: Any) -> Product:
 def test_what_the_model_chooses_can_be_loaded(m: int, k: int, n: int) -> None:
     found = products(M=m, N=n, K=k)
     assert not problem_of(found.tile, True)
-    assert found.columns_together in FEWER and not found.store.staged and not found.tile.swapped
+    assert found.columns_together in TOGETHER and not found.store.staged and not found.tile.swapped
 
 
 @pytest.mark.parametrize("n", [77, 200, 768])

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from sympy import Expr
 
@@ -29,12 +28,12 @@ from tilegen.ops.base import ceil_div
 from tilegen.ops.extrema import largest, smallest
 from tilegen.ops.gemm import unaligned
 from tilegen.targets.sm90.code import Code
-from tilegen.targets.sm90.stage import ALONE, Copy, Map, Share
-from tilegen.targets.sm90.tile import Stage, Tile
+from tilegen.targets.sm90.stage import ALONE, Copy, FirstRow, Map, Share
+from tilegen.targets.sm90.tile import Tile
 
 EIGHTHS = 8  # two-byte numbers of a 16-byte unit
 ROWS = EIGHTHS * EIGHTHS  # that lie in shared memory by eighths
-FEWER = (ROWS, 32, 16)  # of weights, of which a math warpgroup has so few
+TOGETHER = (ROWS, 32, 16)  # rows of weights that may, columns of a math warpgroup
 
 
 def problem_of(tile: Tile, weights: bool) -> str:
@@ -57,8 +56,8 @@ def problem_of(tile: Tile, weights: bool) -> str:
 
 def columns_together(tile: Tile) -> int:
     """Columns of a math warpgroup whose weights lie by eighths; 0 where it has no such number."""
-    together = next((n for n in FEWER if 8 * tile.n8s % n == 0), 0)
-    return together if together == ROWS or tile.cta_columns in FEWER else 0
+    together = next((n for n in TOGETHER if 8 * tile.n8s % n == 0), 0)
+    return together if together == ROWS or tile.cta_columns in TOGETHER else 0
 
 
 @dataclass(frozen=True)
@@ -111,9 +110,10 @@ class EighthRows:
         return (self.first + j * self.pitch) % EIGHTHS
 
     def copies(
-        self, column: Expr, eighth: str, rows: int, to: int, policy: str, share: Share = ALONE
+        self, column: Expr, first: FirstRow, rows: int, to: int, policy: str, share: Share = ALONE
     ) -> Iterator[Copy]:
-        """64 columns from this one on of so many rows, from this eighth of a row on, as C."""
+        """64 columns from this one on of so many rows from the first one on, which is a multiple of eight."""
+        eighth = first.over(EIGHTHS)
         apart = self.together // EIGHTHS * ROW_BYTES  # from one map's rows to the next's
         for n in range(0, rows, self.together):
             for j in range(self._several):
@@ -123,80 +123,28 @@ class EighthRows:
                 yield Copy(address, at, to + n * ROW_BYTES + j * apart, share, policy, there)
 
 
-@dataclass(frozen=True)
-class EighthLoads:
-    """What a step of a linear brings of such rows. packed: weights come packed, and have none."""
+def eighths_of_activations(code: Code) -> EighthRows | None:
+    """A linear's activations, if their rows begin anywhere."""
+    b = code.bound
+    return _eighths(code, "a", 0, b.shape(0)[0]) if unaligned(b, 0) else None
 
-    code: Code
-    tile: Tile
-    stage: Stage
-    packed: bool
 
-    @cached_property
-    def activations(self) -> EighthRows | None:
-        b = self.code.bound
-        return self._rows("a", 0, b.shape(0)[0]) if unaligned(b, 0) else None
+def eighths_of_weights(code: Code, tile: Tile) -> tuple[EighthRows, ...]:
+    """Each group's weights, if their rows begin anywhere."""
+    b, groups = code.bound, tile.groups
+    if not unaligned(b, 1):
+        return ()
+    rows, together = int(b.out[1]), columns_together(tile)
+    letters = [f"b{g}_" for g in range(groups)] if groups > 1 else ["b"]
+    return tuple(
+        replace(_eighths(code, letter, 1, rows, g * rows), together=together)
+        for g, letter in enumerate(letters)
+    )
 
-    @cached_property
-    def weights(self) -> tuple[EighthRows, ...]:
-        """Those of each group."""
-        b, groups = self.code.bound, self.tile.groups
-        if self.packed or not unaligned(b, 1):
-            return ()
-        rows, letters = int(b.out[1]), [f"b{g}_" for g in range(groups)] if groups > 1 else ["b"]
-        together = columns_together(self.tile)
-        return tuple(
-            replace(self._rows(letter, 1, rows, g * rows), together=together)
-            for g, letter in enumerate(letters)
-        )
 
-    def _rows(self, letter: str, n: int, rows: Size, before: int = 0) -> EighthRows:
-        """So many rows of an operand, behind so many others."""
-        b, name = self.code.bound, f"{self.code.name}_{letter}"
-        columns, pitch = int(b.shape(n)[1]), int(b.pitch(n))
-        first = int(b.first(n)) + before * pitch
-        return EighthRows(self.code, name, b.op.operands[n].tensor, rows, columns, pitch, first)
-
-    @property
-    def activations_bytes(self) -> Size:
-        """Of a step."""
-        assert self.activations
-        return self.activations.copied(self.stage.a_rows) * ROW_BYTES * self.stage.blocks
-
-    @property
-    def weights_bytes(self) -> int:
-        """Of a step: of rows that are whole units all that a stage holds."""
-        if not self.weights:
-            return self.stage.b_bytes
-        return int(self.weights[0].copied(self.stage.b_rows)) * ROW_BYTES * self.stage.blocks
-
-    def copies_of_activations(self, column: Expr, sharing: int, ctas: str, policy: str) -> Iterator[Copy]:
-        """From this column on. sharing: CTAs that each bring an equal part of them for all; ctas: for whom,
-        as C."""
-        assert self.activations
-        own, share, cta = self.stage.a_rows // sharing, ALONE, self.tile.cta_column
-        eighth = to_c(self.code.bound.write[0].lo / EIGHTHS)
-        if self.tile.cluster.m > 1:
-            eighth += f" + {self.tile.cta_row} * {self.tile.cta_rows // EIGHTHS}"
-        if sharing > 1:
-            share = Share(f"{cta} * {own * ROW_BYTES}", ctas)
-            eighth += f" + {cta} * {own // EIGHTHS}"
-        for block in range(self.stage.blocks):
-            to, first = block * self.stage.a_block, column + 64 * block
-            yield from self.activations.copies(first, eighth, own, to, policy, share)
-
-    def copies_of_weights(self, column: Expr, sharing: int, ctas: str, policy: str) -> Iterator[Copy]:
-        """The same of weights."""
-        share, cta, across = ALONE, self.tile.cta_row, ""
-        if self.tile.cluster.n > 1:
-            across = f" + {self.tile.cta_column} * {self.tile.cta_columns // EIGHTHS}"
-        for block in range(self.stage.blocks):
-            for piece in self.tile.b_pieces:
-                own = piece.rows // sharing
-                eighth = to_c((self.code.bound.write[1].lo + piece.first) / EIGHTHS) + across
-                if sharing > 1:
-                    share = Share(f"{cta} * {own * ROW_BYTES}", ctas)
-                    eighth += f" + {cta} * {own // EIGHTHS}"
-                to = block * self.stage.b_block + piece.at * ROW_BYTES
-                rows = self.weights[piece.group]
-                yield from rows.copies(column + 64 * block, eighth, own, to, policy, share)
+def _eighths(code: Code, letter: str, n: int, rows: Size, before: int = 0) -> EighthRows:
+    """So many rows of an operand, behind so many others."""
+    b, pitch = code.bound, int(code.bound.pitch(n))
+    first, columns = int(b.first(n)) + before * pitch, int(b.shape(n)[1])
+    tensor = b.op.operands[n].tensor
+    return EighthRows(code, f"{code.name}_{letter}", tensor, rows, columns, pitch, first)

@@ -213,6 +213,7 @@ class Kernel(ThreadKernel):
 
     @property
     def sorts_late(self) -> bool:
+        """Whether any of them are as they are stored."""
         return any(op.sorts_late for op in self.products)
 
     @property

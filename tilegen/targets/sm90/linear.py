@@ -10,7 +10,7 @@ from tilegen.frontend.dims import most
 from tilegen.graph.linear_time import PACKED
 from tilegen.graph.product_time import ROW_BYTES
 from tilegen.ops.base import OpInstance, ceil_div
-from tilegen.ops.gemm import LinearAttributes, groups, k_range, normed, patches, unaligned
+from tilegen.ops.gemm import LinearAttributes, groups, k_range, loose, normed, patches, unaligned
 from tilegen.ops.patches import BLOCK
 from tilegen.targets.sm90.code import Code
 from tilegen.targets.sm90.eighth_rows import problem_of
@@ -79,12 +79,12 @@ def _weights_once(code: Code) -> bool:
 
 def _operands_problem(b: OpInstance, tile: Tile) -> str:
     """Why TMA and wgmma do not take its operands and result, or an empty string."""
-    seen, loose = patches(b), [b.op.operands[n].tensor for n in (0, 1) if unaligned(b, n)]
+    seen, found = patches(b), loose(b)
     problem = types_problem(b) or (seen.problem if seen else "")
-    if problem or not loose:
+    if problem or not found:
         return problem
-    rows = f"rows of {loose[0]!r} are no whole 16-byte units, of which every eighth at a time is loaded"
-    problem = problem_of(tile, unaligned(b, 1))
+    tensor, problem = b.op.operands[found[0]].tensor, problem_of(tile, 1 in found)
+    rows = f"rows of {tensor!r} are no whole 16-byte units, of which every eighth at a time is loaded"
     return f"{rows}: {problem}" if problem else ""
 
 
@@ -93,7 +93,7 @@ def _sum_problem(code: Code, tile: Tile) -> str:
     b, (lo, hi) = code.bound, k_range(code.bound)
     if normed(b):
         written = code.plan.graph.writers(b.operand("norm_weight").tensor)
-        if any(unaligned(b, n) for n in (0, 1)):
+        if loose(b):
             return "a norm is fused into products of rows of whole 16-byte units"
         if most(b.out[0]) > 64 or tile.cta_rows != 64 or tile.cluster.size > 1 or written:
             return "a norm is fused into products of up to 64 rows, a CTA a tile, whose weights no op writes"

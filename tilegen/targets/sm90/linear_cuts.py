@@ -26,7 +26,7 @@ from tilegen.graph.linear_time import (
 from tilegen.graph.product_time import ROW_BYTES, ProductTime, stages_of
 from tilegen.ops.base import OpInstance, ceil_div
 from tilegen.ops.cluster import ClusterShape
-from tilegen.ops.gemm import curves, groups, k_range, normed, patches, read_beside, unaligned
+from tilegen.ops.gemm import curves, groups, k_range, loose, normed, patches, read_beside
 from tilegen.ops.patches import BLOCK, Patches
 from tilegen.targets.sm90.eighth_rows import problem_of
 from tilegen.targets.sm90.tile import BOX, HEIGHTS, HEIGHTS_IN_TURN, SUMS, SWAPPED_COLUMNS, Tile
@@ -90,8 +90,7 @@ class _Linear:
             rows, columns = (int(n) for n in b.out)
             lo, hi = (int(n) for n in k_range(b))
             share = groups(b), normed(b), read_beside(b), curves(b)
-            loose = tuple(n for n in (0, 1) if unaligned(b, n))
-            found = _Linear(rows, columns, (lo, hi), *share, b.result.dtype, patches(b), loose)
+            found = _Linear(rows, columns, (lo, hi), *share, b.result.dtype, patches(b), loose(b))
             b.__dict__["_linear"] = found
         return found
 
@@ -276,14 +275,14 @@ def _brings(b: OpInstance, cut: Cut) -> bool:
     """Whether copies bring its rows, of which some may begin anywhere. Their results leave from registers;
     where others go through buffers, a warpgroup with a tile of 128 x 128 to itself has none left for what its
     epilogue reads."""
-    if not (loose := _Linear.of(b).loose):
+    if not (found := _Linear.of(b).loose):
         return True
     if cut.pingpong and read_beside(b) and cut.height * cut.width > MOST_BESIDE:
         return False
     rows, columns = cut.height * cut.cluster.m, cut.width * cut.cluster.n
     depth = columns_of_step(b, cut.deep)
     tile = Tile(rows, columns, depth, 1, groups(b), cut.cluster, cut.pingpong)
-    return not problem_of(tile, 1 in loose)
+    return not problem_of(tile, 1 in found)
 
 
 def _fits(b: OpInstance, cut: Cut) -> bool:
