@@ -258,6 +258,12 @@ struct Loading : Async {
   }
 };
 
+// A copy begins at a whole 16-byte unit of a row; elsewhere the GPU reports an illegal instruction.
+static void check_column(const TensorMap& m, const int* at, const void* pc) {
+  if ((int64_t)at[0] * m.bytes % 16) fail("bulk copy: column " + std::to_string(at[0]) + " of " +
+      std::to_string(m.bytes) + " bytes each is within a 16-byte unit" + here(pc));
+}
+
 void bulk_load(unsigned to, const void* map, unsigned bar, unsigned ctas, const int* at, int rank) {
   point();
   Thread& me = now();
@@ -270,6 +276,7 @@ void bulk_load(unsigned to, const void* map, unsigned bar, unsigned ctas, const 
       std::to_string(expected) + here(pc));
   if (m.pixels && (at[1] < m.lower[0] || at[2] < m.lower[1]))
     fail("bulk copy: patches begin outside of their box" + here(pc));
+  check_column(m, at, pc);
   if (to % 128) fail("bulk copy: shared memory at " + std::to_string(to) + ", no multiple of 128" + here(pc));
   l->cta = me.cta, l->to = to, l->bar = bar, l->ctas = ctas, l->bytes = m.bytes;
   if (m.pixels) l->bytes *= m.pixels * m.box[0];
@@ -346,6 +353,7 @@ void bulk_store(const void* map, unsigned from, const int* at, int rank) {
   s->cta = me.cta, s->from = from;
   const uint32_t group = (uint32_t)me.bulk.size();
   if (s->map.rank != rank || from % 128) fail("bulk store: coordinates or address" + here(pc));
+  check_column(s->map, at, pc);
   if ((int64_t)s->map.shape[0] * s->map.bytes % 16)  // loads are cut off number by number, stores are not
     fail("bulk store: rows end within a 16-byte unit, and all of it would be written" + here(pc));
   over_box(s->map, at, from, [&](unsigned place, int size, const unsigned char* to, int before, int there) {

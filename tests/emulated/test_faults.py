@@ -558,3 +558,11 @@ def test_a_bulk_store_whose_rows_end_within_a_unit_is_refused() -> None:
     maps = (replace(m, shape=(124, 128)) if m.name == "y_out" else m for m in library.launch.maps or ())
     library.launch = replace(library.launch, maps=tuple(maps))
     assert "rows end within a 16-byte unit" in Runs(case, plan, library).wrong(Adversary())
+
+
+@pytest.mark.parametrize("columns", [1, 4, 7])
+def test_a_bulk_copy_that_begins_within_a_unit_is_refused(columns: int) -> None:
+    """Two-byte numbers: a GPU reports an illegal instruction."""
+    case = Case("128 x 128", gemm, {"M": 128, "N": 128, "K": 64}, {"tiles": {"y": (128, 128, 64)}})
+    moved = replaced("&maps.y_a, 0, 0", f"&maps.y_a, {columns}, 0")
+    assert f"column {columns} of 2 bytes each is within a 16-byte unit" in emulated(case, SEEDS, moved)

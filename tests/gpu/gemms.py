@@ -71,14 +71,6 @@ def added(M=128, N=256, K=512, dtype="bfloat16"):
 
 
 @tg.spec
-def eighths(M=70, N=77, K=135, dtype="bfloat16"):
-    """y = x wᵀ + r, x some columns of a wider tensor, from an odd one on"""
-    _, x, _ = tg.input("z", (M, K + 5), dtype).split([3, K, 2])
-    w, r = tg.weight("w", (N, K), dtype), tg.input("r", (M, N), dtype)
-    return tg.add(tg.linear(x, w, name="y"), r, name="sum")
-
-
-@tg.spec
 def viewed(M=128, N=77, K=72, dtype="bfloat16"):
     """y = x wᵀ + r, r some columns of a wider tensor, from an odd one on"""
     x, w = tg.input("x", (M, K), dtype), tg.weight("w", (N, K), dtype)
@@ -650,37 +642,4 @@ BY_GPC = [
         sms=3,
     ),
 ]
-# rows that begin anywhere, of which every eighth at a time is loaded
-EIGHTHS = [
-    *(
-        Case(f"rows of {k}, {m} of them, {n} columns", eighths, {"M": m, "N": n, "K": k})
-        for m, n, k in ((1, 1, 1), (3, 10, 7), (17, 264, 1023), (64, 768, 201), (999, 77, 1030), (30, 30, 77))
-    ),
-    *(
-        Case(f"rows of {k}, {name}", of, {"M": m, "N": n, "K": k, "dtype": dtype}, options)
-        for name, of, m, n, k, dtype, options in (
-            ("16 columns", added, 70, 90, 333, "float16", {"tiles": {"y": (64, 16, 192)}}),
-            ("32 columns of 128 rows", added, 130, 77, 201, "bfloat16", {"tiles": {"y": (128, 32, 64)}}),
-            ("256 rows", biased, 300, 200, 71, "float16", {"tiles": {"y": (256, 64, 64)}}),
-            ("256 columns", gemm, 200, 520, 331, "bfloat16", {"tiles": {"y": (128, 256, 64)}}),
-            ("in turn", added, 700, 200, 77, "bfloat16",
-             {"tiles": {"y": (128, 64, 64)}, "pingpong": {"y": True}}),
-            ("128 columns in turn", biased, 700, 201, 77, "float16",
-             {"tiles": {"y": (128, 128, 64)}, "pingpong": {"y": True}}),
-            ("steps shared", added, 130, 200, 301, "bfloat16",
-             {"tiles": {"y": (128, 128, 64)}, "cluster": {"y": "2:k"}}),
-            ("steps shared by four", added, 60, 77, 3199, "bfloat16",
-             {"tiles": {"y": (64, 128, 64)}, "cluster": {"y": "4:k"}}),
-            ("rows shared", added, 300, 130, 77, "float16",
-             {"tiles": {"y": (256, 128, 64)}, "cluster": {"y": "2:m"}}),
-            ("columns shared", gemm, 300, 256, 77, "bfloat16",
-             {"tiles": {"y": (128, 256, 64)}, "cluster": {"y": "2:n"}}),
-            ("both shared", gemm, 500, 512, 77, "bfloat16",
-             {"tiles": {"y": (256, 256, 64)}, "cluster": {"y": "2x2"}}),
-        )
-    ),
-    Case("rows of 77, gated, 101 columns", gate, {"M": 150, "H": 77}),
-    Case("rows of 77, packed", added, {"M": 17, "N": 77, "K": 135}, packed=True),
-    Case("rows of 1023, a chain", mlp, {"M": 300, "H": 1023, "I": 517}),
-]  # fmt: skip
-HOPPER = [*CASES, *IN_TURN, *UNALIGNED, *EIGHTHS, *BY_GPC]
+HOPPER = [*CASES, *IN_TURN, *UNALIGNED, *BY_GPC]

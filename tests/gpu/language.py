@@ -172,6 +172,14 @@ def of_pixels(B=2, H=9, W=7, C=40, dtype="bfloat16"):
 
 
 @tg.spec
+def begun_anywhere(M=70, N=77, K=135, dtype="bfloat16"):
+    """y = x wᵀ + r, x some columns of a wider tensor, from an odd one on"""
+    _, x, _ = tg.input("z", (M, K + 5), dtype).split([3, K, 2])
+    w, r = tg.weight("w", (N, K), dtype), tg.input("r", (M, N), dtype)
+    return tg.add(tg.linear(x, w, name="y"), r, name="sum")
+
+
+@tg.spec
 def any_width(M=37, K=77, N=50, dtype="bfloat16"):
     """Linears of any width: a bias and an activation, a gated pair, a residual."""
     x, w, b = tg.input("x", (M, K), dtype), tg.weight("w", (N, K), dtype), tg.weight("b", (N,), dtype)
@@ -339,6 +347,10 @@ LANGUAGE = [
     Case("77 and 50 columns", any_width, {}),
     Case("9 and 3 columns, one row", any_width, {"M": 1, "K": 9, "N": 3, "dtype": "float16"}),
     Case("1023 columns, 300 rows", any_width, {"M": 300, "K": 1023, "N": 130}),
+    *(
+        Case(f"rows of {k} from an odd column, {m} of them", begun_anywhere, {"M": m, "N": n, "K": k})
+        for m, n, k in ((1, 1, 1), (17, 264, 1023), (999, 77, 1030))
+    ),
     Case("float32 products", any_width, {"K": 72, "N": 48, "dtype": "float32"}),
     Case("float32 products of 77 columns", any_width, {"M": 1, "dtype": "float32"}),
     *(Case(f"rank {r}", low_rank, {"R": r}) for r in (1, 4)),

@@ -125,8 +125,7 @@ class Tile:
             columns = self.k_begin + self.b.tile[2] * k + COLUMNS * block + np.arange(COLUMNS)
             inside = columns < self.k_end
             for m in range(tile.m64 - (tile.uneven and warpgroup == 1)):
-                order = by_eighths(64, 64) if self.loose(0) else np.arange(64)
-                rows = self.rows(cta_rank, warpgroup) + 64 * m + order
+                rows = self.rows(cta_rank, warpgroup) + 64 * m + np.arange(64)
                 self._compare(
                     stage,
                     (a_at + block * stages.a_block + m * M64_BYTES) // 128,
@@ -136,10 +135,11 @@ class Tile:
                     columns,
                     inside,
                 )
-            group, n = np.divmod(np.arange(tile.columns_of_warpgroup), 8 * tile.n8s)
-            if self.loose(1) and not op.packing:
-                n = by_eighths(8 * tile.n8s, math.gcd(8 * tile.n8s, 64))[n]
-            column = self.columns(cta_rank, warpgroup) + n
+            n = np.arange(tile.columns_of_warpgroup)
+            group, column = (
+                n // 8 // tile.n8s,
+                self.columns(cta_rank, warpgroup) + n // 8 % tile.n8s * 8 + n % 8,
+            )
             known = column < op.columns
             self._compare(
                 stage,
@@ -150,10 +150,6 @@ class Tile:
                 columns,
                 inside,
             )
-
-    def loose(self, operand: int) -> bool:
-        """Whether rows of an operand begin within a 16-byte unit: every eighth at a time is loaded."""
-        return any(int(n) % 8 for n in (self.b.pitch(operand), self.b.first(operand)))
 
     def _check_swapped(self, stage: Any, cta_rank: int, warpgroup: int, k: int) -> None:
         """Weights are the left operand: of each group the warpgroup's columns of the result, 64 at a time;
@@ -311,12 +307,6 @@ class Tile:
         for n in range(0, n8s, 8):
             box = maps[store.map_name if n + 8 <= n8s else store.rest_name]
             assert box.box == (8 * min(8, n8s - n), 64) and box.swizzle
-
-
-def by_eighths(count: int, together: int) -> Any:
-    """The rows that lie in so many lines, of which those that are eight apart lie together."""
-    block, line = np.divmod(np.arange(count), together)
-    return block * together + 8 * (line % (together // 8)) + line // (together // 8)
 
 
 def copies(op: Product) -> list[tuple[int, Copy]]:

@@ -4,12 +4,10 @@
 
     y = f(gate, up) of one linear -> sums = matmul(x, w); y = f(sums[:, :N], sums[:, N:])
 
-Bulk copies take rows of two-byte numbers that are whole 16-byte units, or, where the target copies every
-eighth row at a time (`Forms.loads_eighths`) for no more linears than a launch has tensor maps for, any. Where
-x or w has others (float32, int8 weights; 77 columns,
-a view from column 3 on), and the target's linears know bulk copies alone, the op is a matmul: the same sums
-of the same numbers. A gated pair has one accumulator an op then; its halves, rounded to the result's type,
-meet in an op of pointwise maths.
+Bulk copies take rows of whole 16-byte units of two-byte numbers. Where x or w has others (77 columns, a view
+from column 3 on, float32, int8 weights), and the target's linears know bulk copies alone, the op is a matmul:
+the same sums of the same numbers. A gated pair has one accumulator an op then; its halves, rounded to the
+result's type, meet in an op of pointwise maths.
 """
 
 from __future__ import annotations
@@ -22,39 +20,24 @@ from tilegen.graph.fuse_epilogues import renumber
 from tilegen.graph.graph import Graph, refuse_taken
 from tilegen.graph.rewrites import Rewrite
 from tilegen.ops.base import Epilogue, OpInstance, TileOp
-from tilegen.ops.gemm import LinearAttributes, MatmulAttributes, loose
+from tilegen.ops.gemm import LinearAttributes, MatmulAttributes
 from tilegen.ops.pointwise import PointwiseAttributes
 from tilegen.options import Options
-
-MOST_LOOSE = 12  # linears of a launch whose rows begin anywhere: each has up to 16 maps of some 255
 
 
 def as_matmuls(graph: Graph, place: Place, options: Options) -> Graph:
     """The graph with such linears as matmuls."""
-    several = sum(bool(loose(b)) for b in graph.ops_of(LinearAttributes))
-    return _as_matmuls(graph, place, several <= MOST_LOOSE)
-
-
-def alone_as_matmuls(graph: Graph, place: Place) -> Graph:
-    """The same where each op has a launch of its own."""
-    return _as_matmuls(graph, place, True)
-
-
-def _as_matmuls(graph: Graph, place: Place, mapped: bool) -> Graph:
-    """mapped: the launch has room for the maps of all eighths."""
     if place.target.any_linear:
         return graph
-    eighths = place.target.loads_eighths and mapped
     for op in graph.ops:
         b = graph.bound(op)
-        if isinstance(op.attributes, LinearAttributes) and why(b, place, eighths):
+        if isinstance(op.attributes, LinearAttributes) and why(b, place):
             graph = _gated(graph, b) if op.attributes.groups > 1 else _plain(graph, b)
     return graph
 
 
-def why(b: OpInstance, place: Place, eighths: bool = False) -> str:
-    """Why the target's linears do not take its rows, or an empty string. Rows of pairs are whole units.
-    eighths: every eighth row may be copied at a time."""
+def why(b: OpInstance, place: Place) -> str:
+    """Why the target's linears do not take its rows, or an empty string. Rows of pairs are whole units."""
     if b.dtype(0) in PAIRED:
         return ""
     for n in (0, 1):
@@ -64,7 +47,7 @@ def why(b: OpInstance, place: Place, eighths: bool = False) -> str:
             return f"{operand.tensor!r} is {b.dtype(n)}"
         first = (operand.columns or (0, 0))[0]
         for what, columns in (("columns", shape[-1]), ("a row of", b.pitch(n)), ("first column", first)):
-            if not eighths and isinstance(columns, int) and columns * size % UNIT:
+            if isinstance(columns, int) and columns * size % UNIT:
                 return f"{operand.tensor!r} has {what} {columns}"
     columns = b.out[-1]
     if not place.target.odd_results and isinstance(columns, int) and columns % (UNIT // 2):

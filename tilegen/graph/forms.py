@@ -54,8 +54,6 @@ class Forms(ABC):
     multiplies_patches: ClassVar[bool] = False  # a linear may be of patches of images (tilegen.graph.pixels)
     # a linear's rows may be any, else whole 16-byte units of two-byte numbers (tilegen.graph.by_threads)
     any_linear: ClassVar[bool] = True
-    # of two-byte numbers that are no whole units every eighth row is copied at a time
-    loads_eighths: ClassVar[bool] = False
     odd_results: ClassVar[bool] = True  # such a linear may have any number of columns, else eights of them
     launches_early: ClassVar[bool] = False  # a launch may start while the one before ends
     takes_turns: ClassVar[bool] = False  # math warpgroups may compute tiles in turn (TileOp.pingpong)

@@ -20,7 +20,7 @@ from tilegen.graph.forms import Place
 from tilegen.graph.graph import Graph
 from tilegen.graph.rewrites import Rewrite
 from tilegen.ops.base import Epilogue, OpInstance, TileOp
-from tilegen.ops.gemm import LinearAttributes, loose, normed
+from tilegen.ops.gemm import LinearAttributes, normed
 from tilegen.ops.norm import NormAttributes, RmsNormAttributes
 from tilegen.options import Options
 
@@ -76,21 +76,19 @@ def problem(graph: Graph, op: TileOp, place: Place) -> str:
         return "it is an output"
     if graph.writers(v.tensor) or v.columns or op.operands[0].flatten:
         return "its operands are not whole arguments"
-    bounds = map(graph.bound, readers)
-    other = next((r.op.name for r in bounds if not _reads_rows(r, op.result) or normed(r)), "")
+    other = next((r.name for r in readers if not _reads_rows(r, op.result) or normed(graph.bound(r))), "")
     return f"{other!r} reads it, and not as the rows of a linear" if other or not readers else ""
 
 
-def _reads_rows(reader: OpInstance, tensor: str) -> bool:
-    """Whether a linear reads all of a tensor, as its left operand only, in rows of whole 16-byte units."""
-    first, *others = reader.op.operands
+def _reads_rows(reader: TileOp, tensor: str) -> bool:
+    """Whether a linear reads all of a tensor, as its left operand only."""
+    first, *others = reader.operands
     return (
         isinstance(reader.attributes, LinearAttributes)
         and first.tensor == tensor
         and not first.columns
         and not first.flatten
         and all(o.tensor != tensor for o in others)
-        and not loose(reader)
     )
 
 

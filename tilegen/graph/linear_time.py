@@ -27,16 +27,7 @@ from tilegen.graph.product_time import (
 from tilegen.graph.residual import LinearTraits, Residual
 from tilegen.ops.base import OpInstance, ceil_div
 from tilegen.ops.cluster import ClusterShape
-from tilegen.ops.gemm import (
-    LinearAttributes,
-    curves,
-    groups,
-    k_range,
-    normed,
-    patches,
-    read_beside,
-    unaligned,
-)
+from tilegen.ops.gemm import LinearAttributes, curves, groups, k_range, normed, patches, read_beside
 from tilegen.ops.patches import BLOCK, Patches
 
 DEEPEST, STAGE_ROWS = 4, 256  # blocks of 64 columns in a step, and rows of a stage, where weights stream
@@ -54,9 +45,8 @@ def rows_in_eights(b: OpInstance) -> int:
 
 def rows_of_block(b: OpInstance, height: int, width: int) -> int:
     """Rows of 128 bytes of activations and weights that 64 columns of K bring a CTA of height x width: of
-    activations no more than there are, unless rows that are eight apart lie together."""
-    rows = height if unaligned(b, 0) else min(height, rows_in_eights(b))
-    return rows + int(groups(b)) * width
+    activations no more than there are."""
+    return min(height, rows_in_eights(b)) + int(groups(b)) * width
 
 
 def columns_of_step(b: OpInstance, deep: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.call import call, number, tensors
-from tilegen.frontend.program import DTYPES, INT8, PAIRED, UNIT, Size, numbers_of
+from tilegen.frontend.program import INT8, PAIRED, Size, numbers_of
 from tilegen.frontend.value import OPERATORS, Value, caller
 from tilegen.ops.base import (
     Access,
@@ -229,17 +229,6 @@ def patches(b: OpInstance) -> Patches | None:
         return None
     lines, pixels = map(output_size, size, window, a.stride, a.padding, a.dilation)
     return Patches(x[0], size, b.shape(0)[-1], window, (lines, pixels), a.stride, a.padding, a.dilation)
-
-
-def unaligned(b: OpInstance, n: int) -> bool:
-    """Whether rows of operand n do not all begin at whole 16-byte units."""
-    size = DTYPES[b.dtype(n)] * numbers_of(b.dtype(n))
-    return any(isinstance(at, int) and at * size % UNIT for at in (b.pitch(n), b.first(n)))
-
-
-def loose(b: OpInstance) -> tuple[int, ...]:
-    """The factors of a linear whose rows are such."""
-    return tuple(n for n in (0, 1) if unaligned(b, n))
 
 
 def groups(b: OpInstance) -> int:

@@ -154,10 +154,8 @@ def ways_of(target: str, op: Op, dtype: str, dtypes: Sequence[str], alone: bool)
 
 def _linear(op: Op, dtype: str) -> tuple[tuple[int, ...], bool]:
     """Both factors come by TMA; so leaves a result of two bytes an element, in rows of whole 16-byte units,
-    if a CTA has 128 of them or more, in whole blocks of 64; but for one whose activations have other rows."""
-    rows, x = op.tile[0] // op.ctas[0], op.views[0]
-    pitch = x.shape[-1] if x.flat else x.full[-1]
-    units = all(n % 8 == 0 for n in (op.result.full[-1], pitch, x.offset))
+    if a CTA has 128 of them or more, in whole blocks of 64."""
+    rows, units = op.tile[0] // op.ctas[0], op.result.full[-1] % 8 == 0
     return (0, 1), dtype in TWO_BYTES and units and rows >= 128 and rows % 64 == 0
 
 

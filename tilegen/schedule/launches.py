@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from tilegen.errors import PlanError, TilegenError
 from tilegen.frontend.dims import the_dim
 from tilegen.frontend.program import Program, Tensor, check_acyclic
-from tilegen.graph.by_threads import alone_as_matmuls
+from tilegen.graph.by_threads import as_matmuls
 from tilegen.graph.forms import Place
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import GIVEN, Graph
@@ -71,7 +71,7 @@ def whole_plan(program: Program, place: Place, options: Options) -> Plan:
             f"policies {dict(options.policies)}: a launch of one op has no semaphores; kernel boundaries"
             " order them"
         )
-    fused = alone_as_matmuls(as_linears(fuse(program), place, options), place)
+    fused = as_matmuls(as_linears(fuse(program), place, options), place, options)
     strangers = [
         name
         for what in OF_AN_OP

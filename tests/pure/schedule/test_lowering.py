@@ -193,6 +193,5 @@ def test_options_and_other_targets_leave_one_launch(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize("target", ["sm_90a", "sm_80"])
 @pytest.mark.parametrize("program", [any_width(), low_rank()], ids=lambda p: p.name)
 def test_launches_of_single_ops_take_rows_of_any_width(program: Program, target: str) -> None:
-    """By threads on sm_80, every eighth row at a time on sm_90a."""
     each = launches_of(program, place("h200", target), Options()).each
-    assert any(plan.graph.ops_of(MatmulAttributes) for plan in each) == (target == "sm_80")
+    assert any(plan.graph.ops_of(MatmulAttributes) for plan in each)

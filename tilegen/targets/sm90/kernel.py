@@ -206,17 +206,6 @@ class Kernel(ThreadKernel):
         return any(op.tile.uneven for op in self.products)
 
     @property
-    def columns_together(self) -> set[int]:
-        """How many columns of sums are sorted, since weights of some linears come every eighth row at a
-        time."""
-        return {op.columns_together for op in self.products} - {0}
-
-    @property
-    def sorts_late(self) -> bool:
-        """Whether any of them are as they are stored."""
-        return any(op.sorts_late for op in self.products)
-
-    @property
     def slides_down(self) -> bool:
         """Whether tiles of some convolutions slide over the whole filter."""
         return any(op.tile.row_bytes < ROW_BYTES for op in self.products)

@@ -10,10 +10,9 @@ from tilegen.frontend.dims import most
 from tilegen.graph.linear_time import PACKED
 from tilegen.graph.product_time import ROW_BYTES
 from tilegen.ops.base import OpInstance, ceil_div
-from tilegen.ops.gemm import LinearAttributes, groups, k_range, loose, normed, patches, unaligned
+from tilegen.ops.gemm import LinearAttributes, groups, k_range, normed, patches
 from tilegen.ops.patches import BLOCK
 from tilegen.targets.sm90.code import Code
-from tilegen.targets.sm90.eighth_rows import problem_of
 from tilegen.targets.sm90.extras import Extras
 from tilegen.targets.sm90.linear_loads import LinearLoads
 from tilegen.targets.sm90.product import Norm, Packing, Product, types_problem
@@ -29,9 +28,9 @@ def linear(code: Code, may_pack: frozenset[str] = frozenset()) -> Product:
     not fit the machine's instructions."""
     b = code.bound
     tile = _tile(b)
-    store = RowStore(code, tile, unaligned(b, 0))
+    store = RowStore(code, tile)
     extras = Extras(code, tile, store.staged, _weights_once(code))
-    refuse(b, "sm_90a", _operands_problem(b, tile) or tile.problem or _sum_problem(code, tile))
+    refuse(b, "sm_90a", _operands_problem(b) or tile.problem or _sum_problem(code, tile))
     stage = _stage(b, tile)
     packs = tuple(b.operand(name).tensor for name in ("w", "norm_weight") if b.has(name))
     packed = extras.weights_once and may_pack.issuperset(packs) and tile.depth % BLOCK == 0
@@ -52,7 +51,6 @@ def linear(code: Code, may_pack: frozenset[str] = frozenset()) -> Product:
         weights_once=extras.weights_once,
         norm=_norm(b, tile, packed) if normed(b) else None,
         packing=Packing(packs, load.packed_rows) if packed else None,
-        columns_together=load.columns_together,
     )
 
 
@@ -64,9 +62,7 @@ def _tile(b: OpInstance) -> Tile:
 
 
 def _stage(b: OpInstance, tile: Tile) -> Stage:
-    blocks, a_rows = ceil_div(tile.depth, BLOCK), tile.cta_rows
-    if not unaligned(b, 0):
-        a_rows = min(a_rows, math.ceil(most(b.out[0]) / 8) * 8)
+    blocks, a_rows = ceil_div(tile.depth, BLOCK), min(tile.cta_rows, math.ceil(most(b.out[0]) / 8) * 8)
     a_bytes = a_rows * ROW_BYTES * blocks
     return Stage(blocks, a_rows, a_rows * ROW_BYTES, a_bytes, a_bytes, tile.groups * tile.cta_columns)
 
@@ -77,15 +73,24 @@ def _weights_once(code: Code) -> bool:
     return stored and math.ceil(most(b.out[0]) / b.tile[0]) <= PACKED
 
 
-def _operands_problem(b: OpInstance, tile: Tile) -> str:
+def _operands_problem(b: OpInstance) -> str:
     """Why TMA and wgmma do not take its operands and result, or an empty string."""
-    seen, found = patches(b), loose(b)
-    problem = types_problem(b) or (seen.problem if seen else "")
-    if problem or not found:
+    problem = types_problem(b)
+    if problem:
         return problem
-    tensor, problem = b.op.operands[found[0]].tensor, problem_of(tile, 1 in found)
-    rows = f"rows of {tensor!r} are no whole 16-byte units, of which every eighth at a time is loaded"
-    return f"{rows}: {problem}" if problem else ""
+    for n in (0, 1):
+        for what, size in (
+            ("columns", int(b.shape(n)[1])),
+            ("first column", (b.op.operands[n].columns or (0, 0))[0]),
+        ):
+            if size % 8:
+                padded = math.ceil(size / 8) * 8
+                return (
+                    f"{b.op.operands[n].tensor!r} has {what} {size}: rows must be whole 16-byte units; pad it"
+                    f" to {padded}"
+                )
+    seen = patches(b)
+    return seen.problem if seen else ""
 
 
 def _sum_problem(code: Code, tile: Tile) -> str:
@@ -93,8 +98,6 @@ def _sum_problem(code: Code, tile: Tile) -> str:
     b, (lo, hi) = code.bound, k_range(code.bound)
     if normed(b):
         written = code.plan.graph.writers(b.operand("norm_weight").tensor)
-        if loose(b):
-            return "a norm is fused into products of rows of whole 16-byte units"
         if most(b.out[0]) > 64 or tile.cta_rows != 64 or tile.cluster.size > 1 or written:
             return "a norm is fused into products of up to 64 rows, a CTA a tile, whose weights no op writes"
         if tile.depth > NORMED_STEP:

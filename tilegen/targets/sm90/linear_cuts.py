@@ -26,10 +26,9 @@ from tilegen.graph.linear_time import (
 from tilegen.graph.product_time import ROW_BYTES, ProductTime, stages_of
 from tilegen.ops.base import OpInstance, ceil_div
 from tilegen.ops.cluster import ClusterShape
-from tilegen.ops.gemm import curves, groups, k_range, loose, normed, patches, read_beside
+from tilegen.ops.gemm import curves, groups, k_range, normed, patches, read_beside
 from tilegen.ops.patches import BLOCK, Patches
-from tilegen.targets.sm90.eighth_rows import problem_of
-from tilegen.targets.sm90.tile import BOX, HEIGHTS, HEIGHTS_IN_TURN, SUMS, SWAPPED_COLUMNS, Tile
+from tilegen.targets.sm90.tile import BOX, HEIGHTS, HEIGHTS_IN_TURN, SUMS, SWAPPED_COLUMNS
 
 SHARED = SM_90.shared_block - 4448  # bytes of shared memory for the ring and result buffers
 # sums that a math thread can hold where it sends half of them away; where the other warpgroup has fewer
@@ -47,7 +46,6 @@ SHAPES: Mapping[int, tuple[ClusterShape, ...]] = {
 }
 LONG_SUM = 48  # steps of a sum that more than two CTAs split: shorter ones were not measured
 LEAST_STAGES = 3  # of a ring
-MOST_BESIDE = 128 * 96  # sums of a warpgroup, as _brings has it
 LEAST_SWAPPED = 24  # rows: wgmma of fewer columns waits for its left operand
 
 
@@ -81,7 +79,6 @@ class _Linear:
     curves: int  # calls of curved functions for each
     result: str  # its dtype
     patches: Patches | None
-    loose: tuple[int, ...]  # operands whose rows begin anywhere
 
     @staticmethod
     def of(b: OpInstance) -> _Linear:
@@ -90,7 +87,7 @@ class _Linear:
             rows, columns = (int(n) for n in b.out)
             lo, hi = (int(n) for n in k_range(b))
             share = groups(b), normed(b), read_beside(b), curves(b)
-            found = _Linear(rows, columns, (lo, hi), *share, b.result.dtype, patches(b), loose(b))
+            found = _Linear(rows, columns, (lo, hi), *share, b.result.dtype, patches(b))
             b.__dict__["_linear"] = found
         return found
 
@@ -159,11 +156,9 @@ def _fitting_cuts(b: OpInstance, machine: Machine, cluster: int, alone: bool) ->
         return
     for shape in SHAPES[cluster]:
         if depths := _depths(b, shape, alone):
-            cuts = (cut for cut in _cuts(b, shape) if _fits(b, cut) and _brings(b, cut))
-            yield from _of_depths(b, cuts, depths)
+            yield from _of_depths(b, (cut for cut in _cuts(b, shape) if _fits(b, cut)), depths)
     if alone and cluster == 1 and not normed(b):
-        cuts = (cut for cut in _cuts_in_turn(b) if _brings(b, cut))
-        yield from _of_depths(b, cuts, list(_steps(b, alone)))
+        yield from _of_depths(b, _cuts_in_turn(b), list(_steps(b, alone)))
 
 
 def _steps(b: OpInstance, alone: bool) -> dict[int, int]:
@@ -269,20 +264,6 @@ def _time(b: OpInstance, machine: Machine, cut: Cut) -> ProductTime:
     if cut not in times:
         times[cut] = time_of_cut(b, machine, cut.height, cut.width, cut.cluster, cut.deep, cut.pingpong)
     return times[cut]
-
-
-def _brings(b: OpInstance, cut: Cut) -> bool:
-    """Whether copies bring its rows, of which some may begin anywhere. Their results leave from registers;
-    where others go through buffers, a warpgroup with a tile of 128 x 128 to itself has none left for what its
-    epilogue reads."""
-    if not (found := _Linear.of(b).loose):
-        return True
-    if cut.pingpong and read_beside(b) and cut.height * cut.width > MOST_BESIDE:
-        return False
-    rows, columns = cut.height * cut.cluster.m, cut.width * cut.cluster.n
-    depth = columns_of_step(b, cut.deep)
-    tile = Tile(rows, columns, depth, 1, groups(b), cut.cluster, cut.pingpong)
-    return not problem_of(tile, 1 in found)
 
 
 def _fits(b: OpInstance, cut: Cut) -> bool:

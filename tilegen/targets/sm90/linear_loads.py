@@ -24,25 +24,16 @@ from tilegen.ops.extrema import smallest
 from tilegen.ops.gemm import LinearAttributes, patches
 from tilegen.ops.patches import Patches
 from tilegen.targets.sm90.code import Code
-from tilegen.targets.sm90.eighth_rows import EighthRows, eighths_of_activations, eighths_of_weights
 from tilegen.targets.sm90.product import waits_for_activations, waits_for_weights
-from tilegen.targets.sm90.stage import (
-    ALONE,
-    Copy,
-    FirstRow,
-    Load,
-    Loads,
-    Map,
-    Other,
-    PatchMap,
-    Share,
-    Wait,
-    times,
-)
+from tilegen.targets.sm90.stage import ALONE, Copy, Load, Loads, Map, Other, PatchMap, Share, Wait
 from tilegen.targets.sm90.tile import BOX, Piece, Stage, Tile
 
 MOST_TAILS = 48  # linears of a kernel whose last rows have a map each: parameters hold some 255 maps
 FEW_LINEARS = 16  # of a kernel, whose code is their own: columns that are looked up cost 2 %
+
+
+def _times(rank: str, each: Size) -> str:
+    return f"{rank} * {each}" if isinstance(each, int) else f"{rank} * ({to_c(each)})"
 
 
 @dataclass(frozen=True)
@@ -58,21 +49,6 @@ class LinearLoads:
     @cached_property
     def _patches(self) -> Patches | None:
         return patches(self.code.bound)
-
-    @cached_property
-    def _loose_a(self) -> EighthRows | None:
-        """Activations whose rows begin anywhere."""
-        return eighths_of_activations(self.code)
-
-    @cached_property
-    def _loose_b(self) -> tuple[EighthRows, ...]:
-        """Weights, as they are, whose rows do: those of each group."""
-        return () if self.packed else eighths_of_weights(self.code, self.tile)
-
-    @property
-    def columns_together(self) -> int:
-        """Of the sums: how many lie as every eighth row of weights came, or 0."""
-        return self._loose_b[0].together if self._loose_b else 0
 
     @property
     def _sharing_a(self) -> int:
@@ -103,13 +79,11 @@ class LinearLoads:
     def a(self) -> Loads:
         policy = "evict_last" if self.weights_once else ""
         waits = waits_for_activations(self.code)
-        copies, bytes = tuple(self._a_copies(policy)), self._a_bytes(self._sharing_a * self._copied_rows)
+        copies, bytes = self._a_copies(policy), self._a_bytes(self._sharing_a * self._copied_rows)
         load = _load_of(copies, bytes, waits, self._others(policy))
         return Loads((load,), policy=policy, together=self._sharing_a > 1)
 
     def _a_bytes(self, rows: Size) -> Size:
-        if self._loose_a:
-            rows = self._loose_a.copied(rows)
         return rows * ROW_BYTES * self.stage.blocks
 
     @property
@@ -154,7 +128,7 @@ class LinearLoads:
     @cached_property
     def _tail(self) -> Size:
         """Rows that a CTA of the last row of tiles loads, where it loads fewer than others, else 0."""
-        if self._linears > MOST_TAILS or self._loose_a:
+        if self._linears > MOST_TAILS:
             return 0
         rows, tail = self.code.bound.out[0], self._last_rows
         if self._moves:
@@ -172,7 +146,7 @@ class LinearLoads:
         any of its cluster."""
         tail = None
         if self._tail:
-            tail = Other("", tuple(self._a_copies(policy, self._tail)), self._a_bytes(self._tail))
+            tail = Other("", self._a_copies(policy, self._tail), self._a_bytes(self._tail))
         i, m, row = self.code.bound.coords[0], self.tile.cluster.m, self.tile.cta_row
         if self._moves:
             row = f"{m} * {to_c(i)} + {row}" if m > 1 else to_c(i)
@@ -200,8 +174,7 @@ class LinearLoads:
         policy = "evict_first" if self.weights_once else ""
         copies = self._packed_copies(policy) if self.packed else self._b_copies(policy)
         waits, others = waits_for_weights(self.code), self._others_of_weights(policy)
-        rows = self._loose_b[0].copied(self.stage.b_rows) if self._loose_b else self.stage.b_rows
-        load = _load_of(tuple(copies), rows * ROW_BYTES * self.stage.blocks, waits, others)
+        load = _load_of(tuple(copies), self.stage.b_bytes, waits, others)
         return Loads((load,), at=self.stage.b_at, policy=policy, together=self._sharing_b > 1)
 
     # --- the last column of tiles ---------------------------------------------------------------------------
@@ -209,7 +182,7 @@ class LinearLoads:
     @cached_property
     def _ends(self) -> bool:
         """Whether tiles of the last column load less: packed weights have no end."""
-        return not (self.packed or self._loose_b) and self._linears <= FEW_LINEARS
+        return not self.packed and self._linears <= FEW_LINEARS
 
     @cached_property
     def _across(self) -> int:
@@ -252,11 +225,11 @@ class LinearLoads:
 
     @property
     def _copied_rows(self) -> Size:
-        """Of activations that a CTA copies in a step: where few rows move, in eights no more than there are,
-        unless they lie by eighths."""
+        """Of activations that a CTA copies in a step: where few rows move, in eights no more than there
+        are."""
         rows, most_rows = self.code.bound.out[0], self.stage.a_rows
         share = most_rows // self._sharing_a
-        if not self._moves or most(rows) > most_rows or self._loose_a:
+        if not self._moves or most(rows) > most_rows:
             return share
         return smallest(share, 8 * ceil_div(rows, 8 * self._sharing_a))
 
@@ -266,32 +239,27 @@ class LinearLoads:
     def _access(self, operand: int) -> list[Access]:
         return [a for a in self.code.bound.reads if a.operand == operand and a.when == "step"]
 
-    def _a_copies(self, policy: str, tail: Size = 0) -> Iterator[Copy]:
+    def _a_copies(self, policy: str, tail: Size = 0) -> tuple[Copy, ...]:
         """tail: the rows of the last row of tiles, which have a map of their own."""
-        letter, row, share = "a_tail" if tail else "a", FirstRow(self.code.bound.write[0].lo), ALONE
-        if self.tile.cluster.m > 1:
-            row = row.of_cta(self.tile.cta_row, self.tile.cta_rows)
+        letter = "a_tail" if tail else "a"
+        row = to_c(self.code.bound.write[0].lo) + (
+            f" + {self.tile.cta_row} * {self.tile.cta_rows}" if self.tile.cluster.m > 1 else ""
+        )
         copy = self._copy if self._patches is None else self._copy_of_patches
-        own = tail // self._sharing_a if tail else self._copied_rows
+        share = ALONE
         if self._sharing_a > 1:
-            share = Share(times(self.tile.cta_column, own * ROW_BYTES), self._to_row)
-            row = row.of_cta(self.tile.cta_column, own)
-        for block in range(self.stage.blocks):
-            to, column = block * self.stage.a_block, self._first + 64 * block
-            if self._loose_a:
-                yield from self._loose_a.copies(column, row, int(own), to, policy, share)
-            else:
-                yield copy(letter, self._column(block), row.text, to, policy, share)
-
-    @property
-    def _first(self) -> Expr:
-        """The first column of a step, of activations and of weights."""
-        _, columns = self._access(1)[0].box
-        return columns.lo
+            own = tail // self._sharing_a if tail else self._copied_rows
+            share = Share(_times(self.tile.cta_column, own * ROW_BYTES), self._to_row)
+            row = f"{row} + {_times(self.tile.cta_column, own)}"
+        return tuple(
+            copy(letter, self._column(block), row, block * self.stage.a_block, policy, share)
+            for block in range(self.stage.blocks)
+        )
 
     def _column(self, block: int) -> str:
-        """The first of a block of a step."""
-        return to_c(self._first) + (f" + {64 * block}" if block else "")
+        """The first of a block of a step, of activations and of weights."""
+        _, columns = self._access(1)[0].box
+        return to_c(columns.lo) + (f" + {64 * block}" if block else "")
 
     def _copy_of_patches(
         self, letter: str, column: str, row: str, to: int, policy: str, share: Share = ALONE
@@ -360,19 +328,18 @@ class LinearLoads:
                 rows = self._rows_there(piece) if last else piece.rows
                 if not rows:
                     continue
-                letter, own = "b" if rows == piece.rows else "b_tail", rows // self._sharing_b
-                group = self.code.bound.write[1] if self._loose_b else accesses[piece.group].box[0]
-                row, share = FirstRow(group.lo, piece.first), ALONE
+                letter = "b" if rows == piece.rows else "b_tail"
+                box, column = accesses[piece.group].box, self._column(block)
+                row = to_c(box[0].lo) + (f" + {piece.first}" if piece.first else "")
                 if self.tile.cluster.n > 1:
-                    row = row.of_cta(self.tile.cta_column, self.tile.cta_columns)
+                    row += f" + {self.tile.cta_column} * {self.tile.cta_columns}"
+                to = block * self.stage.b_block + piece.at * ROW_BYTES
                 if self._sharing_b > 1:
-                    share = Share(times(self.tile.cta_row, own * ROW_BYTES), self._to_column)
-                    row = row.of_cta(self.tile.cta_row, own)
-                to, column = block * self.stage.b_block + piece.at * ROW_BYTES, self._first + 64 * block
-                if self._loose_b:
-                    yield from self._loose_b[piece.group].copies(column, row, own, to, policy, share)
+                    own, rank = rows // self._sharing_b, self.tile.cta_row
+                    share = Share(f"{rank} * {own * ROW_BYTES}", self._to_column)
+                    yield self._copy(letter, column, f"{row} + {rank} * {own}", to, policy, share)
                 else:
-                    yield self._copy(letter, self._column(block), row.text, to, policy, share)
+                    yield self._copy(letter, column, row, to, policy)
 
     @cached_property
     def packed_rows(self) -> Array:
@@ -391,15 +358,11 @@ class LinearLoads:
 
     @property
     def maps(self) -> list[Map | PatchMap]:
-        found: list[Map | PatchMap] = [self._map_of_activations("a", self._copied_rows)]
-        if self._loose_a:
-            found = [*self._loose_a.maps]
+        found = [self._map_of_activations("a", self._copied_rows)]
         if self._tail:
             found.append(self._map_of_activations("a_tail", self._tail // self._sharing_a))
         if self.packed:
             return [*found, self._packed_map()]
-        if self._loose_b:
-            return [*found, *(m for rows in self._loose_b for m in rows.maps)]
         weights = (
             self._map("b", 1, self._piece_rows),
             self._map("b_tail", 1, self._b_tail // self._sharing_b),

@@ -64,8 +64,6 @@ class Product(Code):
     weights_once: bool = field(default=False, kw_only=True)
     norm: Norm | None = field(default=None, kw_only=True)
     packing: Packing | None = field(default=None, kw_only=True)
-    # of the sums: how many lie as every eighth row of weights came, or 0
-    columns_together: int = field(default=0, kw_only=True)
 
     form: ClassVar[str] = "product"
 
@@ -185,13 +183,6 @@ class Product(Code):
         if shape.k > 1:
             return f", by clusters of {shape.k} CTAs that share its k"
         return f", by clusters of {shape.m} x {shape.n} CTAs"
-
-    @property
-    def sorts_late(self) -> bool:
-        """Whether columns are sorted row by row as they are stored, since then registers hold less: not where
-        sums go to others first, or through shared memory."""
-        straight = not (self.tile.exchanges or self.tile.alternates or self.store.staged or self.extras.held)
-        return self.columns_together > 0 and straight
 
     @cached_property
     def finish(self) -> Steps:

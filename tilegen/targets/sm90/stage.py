@@ -3,12 +3,9 @@ roles."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from sympy import Expr
-
-from tilegen.analysis.regions import to_c
 from tilegen.codegen.op_text import OpText
 from tilegen.codegen.taken_keys import TakenKeys
 from tilegen.frontend.program import Size
@@ -151,47 +148,15 @@ ALONE = Share()
 
 
 @dataclass(frozen=True)
-class FirstRow:
-    """The first row of a copy: so many behind one, and so many for each number, as C, of a CTA in its cluster
-    (`of_ctas`)."""
-
-    row: Expr
-    behind: int = 0
-    of_ctas: tuple[tuple[str, Size], ...] = ()
-
-    def of_cta(self, cta: str, rows: Size) -> FirstRow:
-        return replace(self, of_ctas=(*self.of_ctas, (cta, rows)))
-
-    @property
-    def text(self) -> str:
-        """As C."""
-        return to_c(self.row) + (f" + {self.behind}" if self.behind else "") + self._of_ctas(1)
-
-    def over(self, by: int) -> str:
-        """Over a number that divides it, as C."""
-        return to_c((self.row + self.behind) / by) + self._of_ctas(by)
-
-    def _of_ctas(self, by: int) -> str:
-        return "".join(f" + {times(cta, rows if by == 1 else rows // by)}" for cta, rows in self.of_ctas)
-
-
-def times(rank: str, each: Size) -> str:
-    """As C."""
-    return f"{rank} * {each}" if isinstance(each, int) else f"{rank} * ({to_c(each)})"
-
-
-@dataclass(frozen=True)
 class Copy:
     """One bulk tensor copy to `to` bytes into a stage: the box of a map at these coordinates, innermost
-    first; of a PatchMap, from the first pixel of a patch on, the pixel and the line of the filter. condition:
-    under which it is made, as C."""
+    first; of a PatchMap, from the first pixel of a patch on, the pixel and the line of the filter."""
 
     map: str
     at: tuple[str, ...]
     to: int = 0
     share: Share = ALONE
     policy: str = ""
-    condition: str = ""
 
 
 @dataclass(frozen=True)

@@ -229,9 +229,7 @@ class Store:
 
 @dataclass(frozen=True)
 class RowStore(Store):
-    """A tile of a matrix of rows. eighths: of 64 rows those lie together that are eight apart."""
-
-    eighths: bool = False
+    """A tile of a matrix of rows."""
 
     form: ClassVar[str] = "rows"
 
@@ -240,7 +238,7 @@ class RowStore(Store):
         """Whether results leave through shared memory and TMA: where that pays and fits, else from
         registers."""
         if not self.tile.swapped:
-            return self.tile.cta_rows >= 128 and self.by_tma and not self.eighths
+            return self.tile.cta_rows >= 128 and self.by_tma
         one_finishes = self.tile.exchanges and self.tile.halved  # of the math warpgroups, all that a CTA has
         shared = not (one_finishes or self.tile.pingpong)
         alone = len(self.code.plan.graph.ops) == 1

@@ -25,7 +25,7 @@ from tilegen.targets.sm90.shared_bodies import bodies
 
 class Sm90(Target):
     name, on_gpu, any_linear = "sm_90a", True, False
-    fuses_norms = forwards_kv = multiplies_patches = launches_early = takes_turns = loads_eighths = True
+    fuses_norms = forwards_kv = multiplies_patches = launches_early = takes_turns = True
 
     def fits(self, machine: Machine) -> bool:
         return machine.architecture.tma and machine.architecture.wgmma
