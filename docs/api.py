@@ -22,7 +22,9 @@ PARTS: dict[str, tuple[str, ...]] = {
         *("rms_norm", "layer_norm", "group_norm", "sum", "mean", "max", "min", "logsumexp"),
         *("topk", "argmax", "take_along"),
     ),
-    "Images and columns": ("max_pool2d", "avg_pool2d", "global_avg_pool", "upsample", "flatten", "cat"),
+    "Images and columns": (
+        *("max_pool2d", "avg_pool2d", "global_avg_pool", "upsample", "flatten", "cat", "pad"),
+    ),
     "Elements in another order": ("permute", "transpose", "reshape", "narrow"),
     "Pointwise": (
         *("gelu", "relu", "leaky_relu", "silu", "sigmoid", "hardswish", "softplus", "tanh", "exp", "log"),

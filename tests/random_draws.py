@@ -106,7 +106,7 @@ def inner_sizes(b: OpInstance) -> tuple[int, ...]:
             return (out[1],)
         case "rms_norm" | "layer_norm" | "reduce" | "topk":
             return (out[0],)
-        case "cat":
+        case "cat" | "pad":
             return out[:-1]
         case "group_norm":
             return (a.groups,)

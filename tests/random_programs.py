@@ -114,6 +114,9 @@ def _column(p: Pool, x: Value) -> Value:
 
 
 def _cat(p: Pool, x: Value) -> Value:
+    """x behind others, or zeros behind it."""
+    if len(x.shape) < 4 and p.draw.maybe(0.2):
+        return tg.pad(view(p.draw, x), p.draw.n(9))
     others = [v for v in p.values if v.shape[:-1] == x.shape[:-1]]
     return tg.cat([view(p.draw, p.draw.pick(others)) for _ in range(p.draw.n(2))] + [x])
 

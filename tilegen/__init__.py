@@ -32,6 +32,7 @@ _HOME = {
     "tilegen.ops.rope": ("rope", "rotary"),
     "tilegen.ops.group_norm": ("group_norm",),
     "tilegen.ops.cat": ("cat",),
+    "tilegen.ops.pad": ("pad",),
     "tilegen.ops.strided_copy": ("permute", "transpose", "reshape", "narrow"),
     "tilegen.ops.pool": ("max_pool2d", "avg_pool2d", "global_avg_pool", "flatten"),
     "tilegen.ops.upsample": ("upsample",),

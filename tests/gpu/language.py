@@ -172,6 +172,13 @@ def of_pixels(B=2, H=9, W=7, C=40, dtype="bfloat16"):
 
 
 @tg.spec
+def padded(M=37, N=77, behind=3, first=0, dtype="bfloat16"):
+    """y = gelu(x, zeros behind) + r, x some columns of a wider tensor"""
+    z, r = tg.input("z", (M, first + N + 1), dtype), tg.input("r", (M, N + behind), dtype)
+    return tg.add(tg.gelu(tg.pad(z[:, first : first + N], behind, name="p")), r, name="y")
+
+
+@tg.spec
 def begun_anywhere(M=70, N=77, K=135, dtype="bfloat16"):
     """y = x wᵀ + r, x some columns of a wider tensor, from an odd one on"""
     _, x, _ = tg.input("z", (M, K + 5), dtype).split([3, K, 2])
@@ -346,7 +353,13 @@ LANGUAGE = [
     Case("norms of pixels, lines of one", of_pixels, {"C": 264, "B": 1, "W": 1, "H": 5}),
     Case("77 and 50 columns", any_width, {}),
     Case("9 and 3 columns, one row", any_width, {"M": 1, "K": 9, "N": 3, "dtype": "float16"}),
+    *(
+        Case(f"{n} columns and {behind} of zeros", padded, {"N": n, "behind": behind, "first": first})
+        for n, behind, first in ((77, 3, 0), (77, 4, 1), (64, 8, 0), (1023, 1, 0), (1, 7, 8), (40, 1, 3))
+    ),
     Case("1023 columns, 300 rows", any_width, {"M": 300, "K": 1023, "N": 130}),
+    Case("1021 and 261 columns, a pair of copies", any_width,
+         {"M": 300, "K": 1021, "N": 261, "dtype": "float16"}),
     *(
         Case(f"rows of {k} from an odd column, {m} of them", begun_anywhere, {"M": m, "N": n, "K": k})
         for m, n, k in ((1, 1, 1), (17, 264, 1023), (999, 77, 1030))

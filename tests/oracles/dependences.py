@@ -177,6 +177,11 @@ def _cat(b: OpInstance) -> Iterator[Work]:
         yield Work((*lines, range(b.out[-1])), 1, reads)
 
 
+def _pad(b: OpInstance) -> Iterator[Work]:
+    for rows in cut(b.out[0], b.tile[0]):
+        yield Work((rows, range(b.out[1])), 1, [(0, 0, (rows, range(b.shape(0)[1])))])
+
+
 def _strided_copy(b: OpInstance) -> Iterator[Work]:
     sizes, strides, shape = attribute(b, "sizes"), attribute(b, "strides"), b.shape(0)
     places = attribute(b, "offset") + sum(i * s for i, s in zip(np.indices(sizes), strides, strict=True))
@@ -325,6 +330,7 @@ KINDS: dict[str, Callable[[OpInstance], Iterator[Work]]] = {
     "upsample": _upsample,
     "group_norm": _group_norm,
     "cat": _cat,
+    "pad": _pad,
     "strided_copy": _strided_copy,
     "reduce": _reduce,
     "topk": _topk,

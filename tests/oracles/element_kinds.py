@@ -392,6 +392,7 @@ _OP_DEFS: dict[str, Callable[[dict[str, Any], Index, Index, Shapes], Tile]] = {
     "upsample": _upsample,
     "group_norm": _group_norm,
     "cat": _cat,
+    "pad": _cat,  # of one part; what it writes is more
     "embedding": _embedding,
     "softmax": _softmax,
     "attention": _attention,

@@ -29,6 +29,7 @@ from tilegen.graph.forms import Place
 from tilegen.ops.base import OpInstance
 from tilegen.ops.conv2d import GroupedConvAttributes
 from tilegen.ops.grouped_conv2d import by_eights
+from tilegen.ops.pad import PadAttributes
 from tilegen.ops.rope import RotaryAttributes
 from tilegen.ops.strided_copy import StridedCopyAttributes
 from tilegen.options import Options
@@ -113,7 +114,7 @@ def _loses(
 ) -> bool:
     """Whether an op had better be Inductor's; not one without which others would have to copy."""
     behind = ours > max(times * theirs, theirs + longer)
-    return behind and not isinstance(b.attributes, (StridedCopyAttributes, RotaryAttributes))
+    return behind and not isinstance(b.attributes, (StridedCopyAttributes, PadAttributes, RotaryAttributes))
 
 
 def _one_launch(program: Program, where: Place) -> float:

@@ -31,6 +31,7 @@ from tilegen.ops.gemm import LinearAttributes, MatmulAttributes
 from tilegen.ops.group_norm import GroupNormAttributes
 from tilegen.ops.masks import added
 from tilegen.ops.norm import LayerNormAttributes, RmsNormAttributes
+from tilegen.ops.pad import PadAttributes
 from tilegen.ops.pointwise import PointwiseAttributes, evaluate, spread
 from tilegen.ops.pool import AvgPoolAttributes, GlobalAvgPoolAttributes, PoolAttributes
 from tilegen.ops.reduce import ReduceAttributes
@@ -414,6 +415,7 @@ _OPS: dict[type[Attributes], Callable[..., Any]] = {
     GroupNormAttributes: _first(
         lambda b, x, w, bias: F.group_norm(x, b.attributes.groups, w, bias, b.attributes.eps)
     ),
+    PadAttributes: lambda b, x: F.pad(x, (0, b.attributes.behind)),
     CatAttributes: lambda b, *parts: torch.cat(parts, dim=-1),
     TakeAlongAttributes: lambda b, x, ids: x.gather(-1, ids.long()),
     StridedCopyAttributes: _strided_copy,

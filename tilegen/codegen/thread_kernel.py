@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from tilegen.codegen.thread_op import MOST_COLUMNS, ThreadOp
+from tilegen.ops.pad import PadAttributes
 from tilegen.ops.rows import THREADS, VECTOR
 from tilegen.ops.topk import TopkAttributes
 
@@ -29,7 +30,8 @@ class ThreadKernel:
 
     @property
     def unaligned(self) -> bool:
-        return any(op.unaligned for op in self.thread_tiles)
+        """Whether any op has rows that are no whole eights, of its result or of what it makes such."""
+        return any(op.unaligned or isinstance(op.attributes, PadAttributes) for op in self.thread_tiles)
 
     @property
     def stores_ones(self) -> bool:

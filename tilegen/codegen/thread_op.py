@@ -16,6 +16,7 @@ from tilegen.codegen.cuda_op import TYPES, refuse
 from tilegen.codegen.environment import macro_text
 from tilegen.codegen.epilogue import EpilogueText
 from tilegen.codegen.op_text import MacroOp
+from tilegen.codegen.padding import Padding
 from tilegen.codegen.strided import Copy
 from tilegen.codegen.thread_attention import ThreadAttention
 from tilegen.codegen.thread_conv import REDUCTIONS, SCRATCH, Gather
@@ -42,6 +43,7 @@ from tilegen.ops.gemm import MatmulAttributes
 from tilegen.ops.group_norm import GroupNormAttributes, channels_of
 from tilegen.ops.grouped_conv2d import by_eights, filters_of
 from tilegen.ops.norm import NormAttributes
+from tilegen.ops.pad import PadAttributes
 from tilegen.ops.pointwise import PointwiseAttributes
 from tilegen.ops.pool import GlobalAvgPoolAttributes, PoolAttributes
 from tilegen.ops.reduce import ReduceAttributes
@@ -72,6 +74,7 @@ ANY_COLUMNS = (
     UpsampleAttributes,
     GroupNormAttributes,
     CatAttributes,
+    PadAttributes,
     EmbeddingAttributes,
     StridedCopyAttributes,
     ConvAttributes,
@@ -153,6 +156,10 @@ class ThreadOp(MacroOp):
         return (
             Copy(self.bound, self.unaligned) if isinstance(self.attributes, StridedCopyAttributes) else None
         )
+
+    @property
+    def padding(self) -> Padding | None:
+        return Padding(self.bound) if isinstance(self.attributes, PadAttributes) else None
 
     @property
     def scratch_bytes(self) -> int:
@@ -238,7 +245,7 @@ class ThreadOp(MacroOp):
     def _otherwise(self) -> range:
         """Operands that are not read by eights of a row."""
         match self.attributes:
-            case StridedCopyAttributes():
+            case StridedCopyAttributes() | PadAttributes():
                 return range(1)
             case ConvAttributes() | ConvTransposeAttributes() | TakeAlongAttributes():
                 return range(2)

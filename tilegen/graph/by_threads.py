@@ -32,8 +32,13 @@ def as_matmuls(graph: Graph, place: Place, options: Options) -> Graph:
     for op in graph.ops:
         b = graph.bound(op)
         if isinstance(op.attributes, LinearAttributes) and why(b, place):
-            graph = _gated(graph, b) if op.attributes.groups > 1 else _plain(graph, b)
+            graph = as_matmul(graph, b)
     return graph
+
+
+def as_matmul(graph: Graph, b: OpInstance) -> Graph:
+    """The graph with that linear as one."""
+    return _gated(graph, b) if LinearAttributes.of(b).groups > 1 else _plain(graph, b)
 
 
 def why(b: OpInstance, place: Place) -> str:
@@ -95,4 +100,4 @@ def lines(graph: Graph, place: Place) -> list[str]:
     ]
 
 
-REWRITE = Rewrite(3, as_matmuls, lines)
+REWRITE = Rewrite(4, as_matmuls, lines)

@@ -28,6 +28,7 @@ from tilegen.ops.attention import AttentionAttributes, splits
 from tilegen.ops.base import OpInstance, ceil_div
 from tilegen.ops.gemm import LinearAttributes, groups
 from tilegen.ops.norm import NormAttributes
+from tilegen.ops.pad import PadAttributes
 from tilegen.ops.rows import VECTOR, WARP, rows_of_tile, threads_of_row
 from tilegen.ops.softmax import SoftmaxAttributes
 from tilegen.ops.strided_copy import StridedCopyAttributes
@@ -35,6 +36,10 @@ from tilegen.ops.strided_copy import StridedCopyAttributes
 # Of a tile's fixed cost, what one has whose rows fewer threads than a warp share, each: it is a turn of loads
 # or two. Fitted to 13 norms and softmaxes of 64 to 512 columns (docs/perf-log.md, 2026-11-29).
 OF_NARROW_NORM, OF_NARROW_SOFTMAX = 0.375, 0.625
+
+# Share of memory's rate at which rows are padded: a vector's loads wait for those before it. Fitted to 12
+# linears of padded copies (docs/perf-log.md, 2026-11-30).
+OF_MEMORY_PADDED = 0.7
 
 # --- a tile of any op ---------------------------------------------------------------------------------------
 
@@ -61,6 +66,8 @@ def _modelled_tile_us(b: OpInstance, machine: Machine, stages: int) -> float:
             return _copied_us(b, machine, rows * b.tile[0])
         case StridedCopyAttributes():
             return _copied_us(b, machine, math.prod(b.tile))
+        case PadAttributes():
+            return _copied_us(b, machine, b.tile[0] * most(b.out[1]) / OF_MEMORY_PADDED)
     return _tile_us(b, machine)
 
 

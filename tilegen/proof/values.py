@@ -7,6 +7,7 @@ an operand. The graph rewrites are undone by what each says of itself:
     linear(x, w) with the epilogue f(acc0, e0)    is f(linear(x, w), e0)
     columns a..b of f(x, y)                       are f(columns a..b of x, columns a..b of y)
     linear(x, w) that norms its rows              is linear(rms_norm(x, v), w)
+    linear(pad(x), pad(w))                        is linear(x, w), as many zeros behind both
     linear(x, w) of pixels                        is conv2d(x, w) of its stride, padding and dilation
     matmul(x, w), one w for all, transposed       is linear(x, w)
     acc0 + partial sums                           is acc0 (tilegen.proof.split_sums: the ranges of k fill it)
@@ -157,7 +158,9 @@ class _Terms:
             case "linear":
                 return self._linear(attributes, operands)
             case "matmul" if _is_linear(attributes):
-                return self.of("linear", (), *operands)
+                return self.of("linear", (), *self._unpadded(*operands))
+            case "pad" if not attributes["behind"]:
+                return operands[0]
             case "append":
                 return self._append(attributes, operands)
             case "attention":
@@ -173,7 +176,14 @@ class _Terms:
             x = self.of("rms_norm", _frozen({"eps": attributes["norm_eps"]}), x, v)
         if others:
             raise Malformed("a linear has operands that nothing reads")
-        return self.of("linear", _frozen(attributes, _SUMS), x, w)
+        return self.of("linear", _frozen(attributes, _SUMS), *self._unpadded(x, w))
+
+    def _unpadded(self, x: int, w: int) -> tuple[int, int]:
+        """Factors of a sum, without as many zeros behind each."""
+        (what, *mine), (other, *theirs) = self._terms[x], self._terms[w]
+        if what == other == "pad" and mine[0] == theirs[0]:
+            return mine[1], theirs[1]
+        return x, w
 
     def _pixels(self, op: Mapping[str, Any], operands: Sequence[int]) -> int:
         if op["kind"] != "linear" or op["attributes"].get("groups") != 1 or len(operands) != 2:

@@ -13,6 +13,7 @@ from tilegen.graph.by_threads import as_matmuls
 from tilegen.graph.forms import Place
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import GIVEN, Graph
+from tilegen.graph.pad_rows import padded
 from tilegen.graph.pixels import alone_as_linear, in_rows
 from tilegen.graph.rows_by_rows import as_linears
 from tilegen.ops.attention import AttentionAttributes
@@ -58,6 +59,14 @@ def moving_launches(
     return Launches(whole, tuple(each))
 
 
+def _launched(program: Program, place: Place, options: Options) -> Graph:
+    """The ops that have a launch each, uncut: each is cut for itself."""
+    graph = fuse(program)
+    for rewrite in (as_linears, padded, as_matmuls):
+        graph = rewrite(graph, place, options)
+    return replace(graph, ops=tuple(replace(op, tile=()) for op in graph.ops))
+
+
 def whole_plan(program: Program, place: Place, options: Options) -> Plan:
     """The plan of all ops, each cut as is best for it alone. It has no semaphores: it says what is launched,
     in which order."""
@@ -71,7 +80,7 @@ def whole_plan(program: Program, place: Place, options: Options) -> Plan:
             f"policies {dict(options.policies)}: a launch of one op has no semaphores; kernel boundaries"
             " order them"
         )
-    fused = as_matmuls(as_linears(fuse(program), place, options), place, options)
+    fused = _launched(program, place, options)
     strangers = [
         name
         for what in OF_AN_OP

@@ -110,7 +110,7 @@ def tiled(
     chosen = place.forms.choose(graph, place.machine) if free else {}
     for op in graph.ops:
         b, config = graph.bound(op), chosen.get(op.name)
-        usual = config.tile if config else ()
+        usual = config.tile if config else op.tile  # a rewrite may have cut it
         tile = checked_tile(b, tiles[op.name]) if op.name in tiles else usual or _best_tile(graph, op, place)
         cluster = clusters.get(op.name, config.option if config else 1)
         cut = checked_cluster(graph, replace(op, tile=tile), cluster, place.machine)

@@ -162,6 +162,7 @@ WORDS = {
     "cat": Word(
         lambda x, y: tg.cat([x, y, x[:, :3]]), lambda x, y: torch.cat([x, y, x[:, :3]], -1), ((M, N), (M, 7))
     ),
+    "pad": Word(lambda x: tg.exp(tg.pad(x[:, 1:], 5)), lambda x: F.pad(x[:, 1:], (0, 5)).exp(), ((M, N),)),
     "cat of images": Word(
         lambda x, y: tg.max_pool2d(tg.cat([x, y]), 2),
         lambda x, y: first(lambda z: F.max_pool2d(z, 2))(torch.cat([x, y], -1)),

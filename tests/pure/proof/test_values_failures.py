@@ -11,7 +11,7 @@ import pytest
 
 import tilegen as tg
 from tests.emulated.examples import EXAMPLES, program_of
-from tests.gpu.gemms import CASES
+from tests.gpu.gemms import CASES, gemm
 from tests.gpu.ops import OPS
 from tilegen.errors import ProofError
 from tilegen.proof.checker import check, check_values, prove
@@ -41,6 +41,7 @@ PLANS = {
     "masks": small("lengths, slopes, a prefix, capped"),
     "block mask": small("blocks, one query"),
     "bias": small("a bias of windows"),
+    "padded": expanded(tg.plan(gemm(M=512, N=1024, K=1023), "h200")),
     "rotary": small("rotary, heads of 64, tables of float32"),
 }
 
@@ -125,6 +126,10 @@ CHANGES: list[tuple[str, Change, str]] = [
     ("int8", tensor_type("x", "int8"), "y gives z as bfloat16, expected bfloat16, int8"),
     ("int8", tensor_type("z", "int8"), "y gives z as int8, expected bfloat16"),
     ("int8", expression("y", "acc0 * e0", "acc0"), "where the program has"),
+    ("padded", attribute("w_padded", "behind", 2), "pad(x) where the program has x"),
+    ("padded", operand("y", 0, "x"), "pad(w) where the program has w"),
+    ("padded", operand("y", 1, "x_padded"), "x where the program has w"),
+    ("padded", expression("w_padded", "acc0", "acc0 + 1"), "pad(x) where the program has x"),
     ("masks", attribute("y", "prefix", 8), "('prefix', 8)"),
     ("masks", attribute("y", "cap", 1.0), "('cap', 1.0)"),
     ("masks", attribute("y", "lengths", False), "('lengths', False)"),

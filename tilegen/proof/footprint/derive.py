@@ -25,6 +25,7 @@ KINDS: dict[str, Callable[[Op], Footprint]] = {
     "upsample": images.upsample,
     "group_norm": images.group_norm,
     "cat": rows.cat,
+    "pad": rows.pad,
     "strided_copy": rows.strided_copy,
     "embedding": rows.embedding,
     "take_along": rows.take_along,

@@ -27,6 +27,16 @@ def cat(op: Op) -> Footprint:
     return f.footprint(reads, *spans, f.columns(0, n, n))
 
 
+def pad(op: Op) -> Footprint:
+    (m, n), (tm,) = op.target(None, None).shape, op.tiles(1)
+    x = op.operand(0, m, None)
+    if x.shape[1] + op.integer("behind", 0) != n:
+        raise Malformed(f"{n} columns of {x.shape[1]} and the zeros behind, expected their sum")
+    f = op.frame(ceil_div(m, tm))
+    rows = f.block(0, tm, m)
+    return f.footprint(f.once(x, rows, f.span(0, x.shape[1], x.shape[1])), rows, f.columns(0, n, n))
+
+
 def strided_copy(op: Op) -> Footprint:
     x, shape, tile = op.views[0], op.result.shape, op.tiles(len(op.result.shape))
     sizes, strides = op.integers("sizes", 1), op.integers("strides", 0)
