@@ -258,6 +258,9 @@ def test_a_cast_of_a_view_of_what_is_given_is_left() -> None:
 PADDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "of no places": lambda x: F.relu(F.pad(F.relu(x), (0, 0, 0, 0))),
     "rows and columns": lambda x: F.pad(F.relu(x), (1, 2, 3, 0)),
+    "zeros behind columns": lambda x: F.silu(F.pad(F.relu(x), (0, 3))),
+    "zeros behind rows": lambda x: F.silu(F.pad(F.relu(x), (0, 0, 0, 2))),
+    "zeros behind columns of rows": lambda x: F.pad(F.relu(x).mT, (0, 1)) + 1,
     "fewer places than none": lambda x: F.pad(F.relu(x), (1, -2, -3, 1), value=2.0),
     "images": lambda x: F.conv2d(F.pad(F.relu(x[None]), (1, 1, 0, 1)), torch.ones(4, 4, 3, 3) / 36),
 }

@@ -216,6 +216,7 @@ ALONG: dict[str, Callable[[torch.Tensor], Any]] = {
     "in halves": lambda x: [F.silu(part) for part in x.chunk(2)],
     "one by one": lambda x: F.silu(torch.stack(x.unbind(0)[:2])),
     "padded": lambda x: F.silu(F.pad(x, (0, 0, 0, 0, 1, 2))),
+    "padded behind": lambda x: F.silu(F.pad(x, (0, 2))),
     "padded beside": lambda x: F.silu(F.pad(x, (1, 2))),
     "again": lambda x: F.silu(torch.cat((x, x))),
     "side by side": lambda x: F.silu(torch.cat((x, x), -1)),

@@ -23,6 +23,7 @@ from tilegen.ops.conv2d import conv2d
 from tilegen.ops.embedding import embedding
 from tilegen.ops.gemm import linear, matmul
 from tilegen.ops.norm import layer_norm, rms_norm
+from tilegen.ops.pad import pad
 from tilegen.ops.pointwise import pointwise
 from tilegen.ops.pool import flatten
 from tilegen.ops.rope import rotary
@@ -228,11 +229,20 @@ def _pad(t: Trace, x: View, places: Sequence[int], value: float = 0) -> View:
         size = x.shape[at]
         if before < 0 or behind < 0:
             x = TABLE[aten.slice.Tensor](t, x, at, max(-before, 0), size + min(behind, 0))
+        if before <= 0 < behind and value == 0 and isinstance(x, View) and x.image() is None:
+            x = _zeros_behind(t, x, at, behind)
+            continue
         sides = [[_filled(x, at, k, value)] if k > 0 else [] for k in (before, behind)]
         if sides[0] or sides[1]:
             x = x if isinstance(x, View) else t.copied(x)
             x = _cat(t, [*sides[0], x, *sides[1]], at)
     return x
+
+
+def _zeros_behind(t: Trace, x: View, at: int, behind: int) -> View:
+    flat, (*before, size), rest = as_rows(t, _columns_from(t, x, at)), x.shape[: at + 1], x.shape[at + 1 :]
+    made = flat.of_rows(pad(rows_of(flat), behind * math.prod(rest), name=t.name("pad")))
+    return made.reshaped((*before, size + behind, *rest))
 
 
 def _filled(x: View | Strided, at: int, places: int, value: float) -> torch.Tensor:
