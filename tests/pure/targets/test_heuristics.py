@@ -122,6 +122,13 @@ def test_steps_fill_the_stages_of_the_ring() -> None:
     assert all(op.needs.stage >= 0.7 * layout.stage_bytes for op in products) and layout.stages >= 6
 
 
+@pytest.mark.parametrize(("rows", "depth"), [(1, 256), (16, 256), (64, 192)])
+def test_few_rows_beside_other_ops_take_steps_as_deep_as_alone(rows: int, depth: int) -> None:
+    """Of stages that they fill equally well the largest: copies of rows of 1,023 columns have none."""
+    beside, alone = (tg.plan(gemm(M=rows, N=1024, K=k), "h200").graph.op("y").tile for k in (1023, 1024))
+    assert beside[2] == alone[2] == depth
+
+
 @pytest.mark.parametrize(
     "name, sizes, stages, buffers",
     [

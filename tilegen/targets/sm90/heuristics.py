@@ -205,7 +205,7 @@ def _deepened(graph: Graph, chosen: Mapping[str, Config], machine: Machine) -> d
         bytes_of = {name: math.prod(int(n) for n in b.shape(1)) for name, b in linears.items()}
         return sum(n * depth(name, stage) * rows[name] / stage for name, n in bytes_of.items())
 
-    stage = max(range(least, max(least, most) + 1, 8), key=filled)
+    stage = max(range(least, max(least, most) + 1, 8), key=lambda rows: (filled(rows), rows))
     return {
         name: replace(c, tile=(*c.tile[:2], 64 * depth(name, stage))) if name in rows else c
         for name, c in chosen.items()
