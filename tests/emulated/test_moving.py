@@ -21,6 +21,7 @@ from tilegen.frontend.program import Program
 from tilegen.kernels.kernel import Kernel
 from tilegen.kernels.launches import moving_kernel
 from tilegen.kernels.moving import MovingKernel, Regime
+from tilegen.ops.gemm import LinearAttributes
 from tilegen.options import Options
 from tilegen.proof.checker import Certificate
 from tilegen.runtime.request import Part, planned_moving_launches
@@ -91,6 +92,22 @@ def test_warpgroups_in_turn_and_a_residual_by_tma() -> None:
         program, "cuda-emulated", on=4, tiles={"y": (128, 72, 64)}, pingpong={"y": True}
     )
     for size in (1, 63, 65, 128, 129, 513, 700):
+        right(kernel, size)
+
+
+@tg.spec
+def odd(M=70):
+    """Rows of 203 columns: copies of them where there are many, else threads bring them."""
+    x, w, r = tg.input("x", (M, 203), "bfloat16"), tg.weight("w", (136, 203), "bfloat16"), (M, 136)
+    return tg.add(tg.linear(x, w, name="y"), tg.input("r", r, "bfloat16"), name="z")
+
+
+def test_copies_of_rows_that_move() -> None:
+    kernel = tg.compile(odd(M=tg.dim("M", max=300)), "cuda-emulated", on=4)
+    assert isinstance(kernel, MovingKernel)
+    linears = [len(regime.plan.most.graph.ops_of(LinearAttributes)) for regime in kernel.regimes]
+    assert not linears[0] and linears[-1]
+    for size in (1, 17, 65, 130, 257, 299, 300):
         right(kernel, size)
 
 

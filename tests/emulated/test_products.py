@@ -28,6 +28,8 @@ CASES = [
     ),
     Case("large tiles", multiplied, {"B": 1, "M": 140, "N": 136, "K": 72}, TALL),
     Case("large tiles, odd", multiplied, {"B": 1, "M": 140, "N": 133, "K": 71, "ways": "tt"}, TALL),
+    Case("three columns of blocks", multiplied, {"B": 1, "M": 299, "N": 136, "K": 203, "ways": "nt"},
+         {"tiles": {"p": (192, 72, 64)}}),
     Case("less than a chunk", multiplied, {"M": 9, "K": 3, "N": 5}),
     ACROSS,
     *(Case(f"lines that warps share, {d}", multiplied, {"M": 9, "N": 90, "dtype": d}) for d in TYPES),

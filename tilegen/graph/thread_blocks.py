@@ -11,11 +11,12 @@ WARPS = 8
 
 def warps_of(rows: int, columns: int) -> tuple[int, int]:
     """Warps below and beside each other: so that a warp has few blocks of such a tile, and reads few of its
-    rows and columns."""
+    rows and columns. All columns that it reads are the tile's: behind them lies another stage."""
     down, across = ceil_div(rows, ROWS), ceil_div(columns, COLUMNS)
+    whole = [n for n in (1, 2, 4, 8) if across % ceil_div(across, n) == 0]
 
     def cost(warps: tuple[int, int]) -> tuple[int, int]:
         own = ceil_div(down, warps[0]), ceil_div(across, warps[1])
         return own[0] * own[1], own[0] + 2 * own[1]
 
-    return min(((WARPS // n, n) for n in (1, 2, 4, 8)), key=cost)
+    return min(((WARPS // n, n) for n in whole), key=cost)

@@ -96,12 +96,15 @@ class Sized:
 
 def tiles_of(made: Plan, program: Program) -> Options:
     """The options that give a plan's tiles of this program again. Ops that were split, of which there are
-    several in the plan, are cut anew at each size."""
+    several in the plan, are cut anew at each size; so are linears of padded copies, which have none where the
+    options speak of them."""
     kinds = {op.name: op.kind for op in fuse(program).ops}
+    copies = {op.result for op in made.graph.ops if op.name not in kinds and op.kind == "pad"}
     split = {
         b.op.name for b in made.bounds if isinstance(b.attributes, LinearAttributes) and b.attributes.k_range
     }
-    ops = [op for op in made.graph.ops if kinds.get(op.name) == op.kind and op.name not in split]
+    cut = [op for op in made.graph.ops if kinds.get(op.name) == op.kind and op.name not in split]
+    ops = [op for op in cut if not copies & {o.tensor for o in op.operands}]
     return replace(
         Options(),
         tiles=tuple((op.name, op.tile) for op in ops),

@@ -13,7 +13,7 @@ from tilegen.codegen.thread_product import MatmulProduct
 from tilegen.graph import cost_model, matmul_time
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.thread_blocks import COLUMNS, ROWS, warps_of
-from tilegen.ops.base import OpInstance
+from tilegen.ops.base import OpInstance, ceil_div
 
 TYPES = ("bfloat16", "float32")
 
@@ -57,5 +57,13 @@ def test_a_cpu_is_not_told_of() -> None:
 def test_the_kernel_shares_a_tile_as_the_model_says(tile: tuple[int, int]) -> None:
     product = MatmulProduct(matmul(512, 512, 512, tile))
     assert product.warps == warps_of(*tile)
+
+
+@pytest.mark.parametrize("columns", range(32, 289, 32))
+def test_all_columns_that_warps_read_are_the_tiles(columns: int) -> None:
+    """Of some rows they may read more: B lies behind them."""
+    for rows in range(16, 257, 16):
+        _, across = warps_of(rows, columns)
+        assert columns // COLUMNS % ceil_div(columns // COLUMNS, across) == 0
     assert product.warps[0] * product.down * ROWS >= tile[0]
     assert product.warps[1] * product.across * COLUMNS >= tile[1]
