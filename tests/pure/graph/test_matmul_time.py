@@ -57,6 +57,8 @@ def test_a_cpu_is_not_told_of() -> None:
 def test_the_kernel_shares_a_tile_as_the_model_says(tile: tuple[int, int]) -> None:
     product = MatmulProduct(matmul(512, 512, 512, tile))
     assert product.warps == warps_of(*tile)
+    assert product.warps[0] * product.down * ROWS >= tile[0]
+    assert product.warps[1] * product.across * COLUMNS >= tile[1]
 
 
 @pytest.mark.parametrize("columns", range(32, 289, 32))
@@ -65,5 +67,3 @@ def test_all_columns_that_warps_read_are_the_tiles(columns: int) -> None:
     for rows in range(16, 257, 16):
         _, across = warps_of(rows, columns)
         assert columns // COLUMNS % ceil_div(columns // COLUMNS, across) == 0
-    assert product.warps[0] * product.down * ROWS >= tile[0]
-    assert product.warps[1] * product.across * COLUMNS >= tile[1]
