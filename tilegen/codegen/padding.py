@@ -20,8 +20,8 @@ class Padding:
 
     @property
     def whole(self) -> int:
-        """Such vectors of a row, the first is the second of the row: before column n of x lie up to seven
-        numbers of its vector, behind the eight up to seven, too."""
+        """How many of a row's vectors are such, from the second on. Vector j is made of numbers 8·j - 7 to
+        8·j + 14 of the row at most, wherever that begins."""
         return max(0, (int(self.bound.shape(0)[1]) - 2 * VECTOR + 1) // VECTOR)
 
     @property
