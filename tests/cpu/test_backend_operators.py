@@ -271,6 +271,14 @@ def test_pads(name: str) -> None:
     in_one_region(PADDED[name], ROWS)
 
 
+def test_a_pad_of_no_rows_is_eagers() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return F.relu(F.pad(F.relu(x), (0, 2)))
+
+    x = torch.randn(0, 4)
+    assert compiled(model)(x).shape == model(x).shape
+
+
 BY_ELEMENTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "hardsigmoid": lambda x: F.hardsigmoid(4 * F.relu(x) - 3) * x,
     "roots": lambda x: (x.abs() + 1).pow(-0.5) + x.abs().pow(0.5) + x.pow(4) + (x.abs() + 1).pow(-1),

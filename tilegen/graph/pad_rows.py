@@ -33,6 +33,7 @@ from tilegen.ops.pad import PadAttributes
 from tilegen.options import Options
 
 FACTORS = (0, 1)  # operands of a linear: x and w
+NAMED = "_padded"  # what a copy's name ends with
 GAIN = 0.9  # of the time of a matmul by threads that they take at most
 ROWS_OF_TILE = (64, 32, 16, 8, 4, 1)  # of copies
 
@@ -50,16 +51,17 @@ def padded(graph: Graph, place: Place, options: Options) -> Graph:
 
 
 def _may_copy(graph: Graph, b: OpInstance) -> bool:
-    """Whether its factors have rows of a known size and keep what they are, and names of copies are free."""
+    """Whether its factors have rows of a known size and keep what they are, and names of copies are free, but
+    for those of copies that a linear before it reads."""
     kept = all(graph.tensors[b.op.operands[n].tensor].role != "state" for n in FACTORS)
     if not kept or not isinstance(b.shape(0)[1], int):
         return False
-    names = {copy.name for copy in _new(graph, _copies(b))}
+    names = {copy.name for copy in _new(graph, b)}
     return not names & {*graph.tensors, *(op.name for op in graph.ops)}
 
 
 def _copies(b: OpInstance) -> dict[int, TileOp]:
-    """Of the operands that need one, uncut."""
+    """Of the operands whose rows are no whole units, by their numbers, uncut."""
     unit = UNIT // DTYPES[b.dtype(0)]
     behind = -int(b.shape(0)[1]) % unit
     loose = (n for n in FACTORS if behind or int(b.pitch(n)) % unit or int(b.first(n)) % unit)
@@ -68,22 +70,23 @@ def _copies(b: OpInstance) -> dict[int, TileOp]:
 
 def _copy(b: OpInstance, n: int, behind: int) -> TileOp:
     o = b.op.operands[n]
-    name = "_".join(map(str, (o.tensor, *(o.columns or ()), *(["flat"] if o.flatten else []), "padded")))
+    name = "_".join(map(str, (o.tensor, *(o.columns or ()), *(["flat"] if o.flatten else [])))) + NAMED
     return TileOp(name, "pad", (o,), name, PadAttributes(behind), Epilogue(), where=b.op.where)
 
 
-def _new(graph: Graph, copies: dict[int, TileOp]) -> list[TileOp]:
-    """Those that no linear before has made."""
-    known = [replace(op, tile=()) for op in graph.ops]
-    return [copy for copy in dict.fromkeys(copies.values()) if copy not in known]
+def _new(graph: Graph, b: OpInstance) -> list[TileOp]:
+    """Its copies that this rewrite has not made for a linear before it: those have tiles already."""
+    before = graph.ops[: graph.ops.index(b.op)]
+    made = [replace(op, tile=()) for op in before if op.tile]
+    return [copy for copy in dict.fromkeys(_copies(b).values()) if copy not in made]
 
 
 def _of_copies(graph: Graph, b: OpInstance, machine: Machine) -> Graph:
     """The graph with that linear of copies, of which each is made once for all that read it."""
     copies = _copies(b)
     operands = tuple(Operand(copies[n].result) if n in copies else o for n, o in enumerate(b.op.operands))
-    tensors = {copy.result: _result(b, n, copy) for n, copy in copies.items()}
-    new = _new(graph, copies)
+    new = _new(graph, b)
+    tensors = {copy.result: _result(b, n, copy) for n, copy in copies.items() if copy in new}
     made = graph.with_op(b.op.name, *new, replace(b.op, operands=operands), tensors=tensors)
     for copy in _in_tiles([made.bound(copy) for copy in new], machine):
         made = made.with_op(copy.name, copy)
@@ -129,12 +132,13 @@ def _by_threads_us(b: OpInstance, place: Place) -> float:
 
 
 def lines(graph: Graph, place: Place) -> list[str]:
-    """For `explain`: each copy."""
+    """For `explain`: each copy that a linear reads."""
+    read = {o.tensor for b in graph.ops_of(LinearAttributes) for o in b.op.operands}
     return [
         f"{b.op.name} is a copy of {b.op.operands[0].tensor!r}, {b.out[1]} columns for {b.shape(0)[1]}:"
         f" linears take rows of whole {UNIT}-byte units"
         for b in graph.ops_of(PadAttributes)
-        if b.op.name.endswith("_padded")
+        if b.op.result in read and b.op.name.endswith(NAMED)
     ]
 
 

@@ -40,6 +40,7 @@ from tilegen.schedule.order import candidates as orders
 from tilegen.schedule.plan import Plan
 from tilegen.schedule.planner import plan
 from tilegen.schedule.simulate import simulate
+from tilegen.schedule.sized import copies_of
 from tilegen.targets.base import Target
 from tilegen.targets.sm90.heuristics import CONFIGS, best_of_kinds
 
@@ -142,10 +143,14 @@ def plan_of(program: Program, place: Place, variant: Variant) -> Plan:
 
 
 def by_time(program: Program, place: Place, variant: Variant) -> list[str]:
-    """The products of a plan that have several configs, those that take longest by the model first."""
+    """The products of a plan that have several configs, those that take longest by the model first; none of
+    padded copies: a linear that options name has none."""
     if not place.target.launches_early:
         return []
-    bounds = [b for b in plan_of(program, place, variant).bounds if type(b.attributes) in CONFIGS]
+    made = plan_of(program, place, variant)
+    copies = copies_of(made, program)
+    products = [b for b in made.bounds if type(b.attributes) in CONFIGS]
+    bounds = [b for b in products if not copies & {o.tensor for o in b.op.operands}]
     tiles = {b.op.name: math.prod(int(n) for n in b.grid) for b in bounds}
     own = {op.name for op in fuse(program).ops}
     waves = {name: ceil_div(n, place.machine.sms) for name, n in tiles.items()}

@@ -229,7 +229,8 @@ def _pad(t: Trace, x: View, places: Sequence[int], value: float = 0) -> View:
         size = x.shape[at]
         if before < 0 or behind < 0:
             x = TABLE[aten.slice.Tensor](t, x, at, max(-before, 0), size + min(behind, 0))
-        if before <= 0 < behind and value == 0 and isinstance(x, View) and x.image() is None:
+        there = isinstance(x, View) and x.image() is None and 0 not in x.shape
+        if before <= 0 < behind and value == 0 and there:
             x = _zeros_behind(t, x, at, behind)
             continue
         sides = [[_filled(x, at, k, value)] if k > 0 else [] for k in (before, behind)]
@@ -242,7 +243,7 @@ def _pad(t: Trace, x: View, places: Sequence[int], value: float = 0) -> View:
 def _zeros_behind(t: Trace, x: View, at: int, behind: int) -> View:
     flat, (*before, size), rest = as_rows(t, _columns_from(t, x, at)), x.shape[: at + 1], x.shape[at + 1 :]
     made = flat.of_rows(pad(rows_of(flat), behind * math.prod(rest), name=t.name("pad")))
-    return made.reshaped((*before, size + behind, *rest))
+    return made.reshaped((*before, size + behind, *rest)) if rest else made
 
 
 def _filled(x: View | Strided, at: int, places: int, value: float) -> torch.Tensor:

@@ -50,6 +50,9 @@ def problems(plan: Mapping[str, Any]) -> Iterator[str]:
         done[op["result"]] = terms.op(done, op, plan["tensors"][op["result"]])
     if len(plan["returns"]) != len(plan["outputs"]):
         yield f"the plan gives {len(plan['outputs'])} outputs, the program {len(plan['returns'])}"
+    for name in plan["outputs"]:
+        if (role := plan["tensors"][name]["role"]) in ("intermediate", "partial"):
+            yield f"{name} is an output, and its tensor {role}: nobody would see what is written"
     states = [name for name, tensor in plan["tensors"].items() if tensor["role"] == "state"]
     for name, returned in (
         *zip(plan["outputs"], plan["returns"], strict=False),
@@ -182,7 +185,7 @@ class _Terms:
         """Factors of a sum, without as many zeros behind each."""
         (what, *mine), (other, *theirs) = self._terms[x], self._terms[w]
         if what == other == "pad" and mine[0] == theirs[0]:
-            return mine[1], theirs[1]
+            return self._unpadded(mine[1], theirs[1])
         return x, w
 
     def _pixels(self, op: Mapping[str, Any], operands: Sequence[int]) -> int:

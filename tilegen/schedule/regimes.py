@@ -19,8 +19,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tilegen.frontend.dims import Dim, dims_of, filled, the_dim
-from tilegen.frontend.program import Program, Size
+from tilegen.frontend.program import DTYPES, Program, Size
+from tilegen.graph.by_threads import why
 from tilegen.graph.forms import Place
+from tilegen.graph.fuse_epilogues import fuse
+from tilegen.ops.gemm import LinearAttributes
 from tilegen.options import Options
 from tilegen.schedule.linear_regimes import few_linears, narrow, wide
 from tilegen.schedule.planner import Progress, plan
@@ -49,7 +52,8 @@ def regimes(
     rows = 0 if spatial else max((_rises(t.plan_shape[0], dim) for t in tensors), default=0)
     sized = Sized(program, dim, rows, place, settle, lower)
     free = options == Options()
-    if free and 0 < rows <= SOME_ROWS and few_linears(program, dim):
+    loose = _loose(sized)
+    if free and 0 < rows <= SOME_ROWS and few_linears(program, dim) and not loose:
         progress(f"{program.name}: tiles for each range of {dim.name}")
         return [*narrow(sized), *wide(sized)]
     ends = _ends(sized)
@@ -59,7 +63,7 @@ def regimes(
     found = [replace(r, lowering=_lowering(sized, r)) for r in found]
     steps = STEPS if 0 < rows <= SOME_ROWS and ends else ()
     looked_at = [n for step in steps if ends[-1] < (n := step // rows) < dim.most]
-    if looked_at and found[-1].lowering == "multi_launch":  # each op's tiles fill waves of their own
+    if looked_at and (loose or found[-1].lowering == "multi_launch"):  # whose tiles fill waves of their own
         last = found[-1]
         stepped = _ending([*ends, *looked_at], dim, options)[len(ends) :]
         return [*found[:-1], *(replace(last, ranges=r.ranges) for r in stepped)]
@@ -68,6 +72,16 @@ def regimes(
         sizes = [ends[-1] + 1, *looked_at, *(n + 1 for n in looked_at), dim.most]
         found[-1] = replace(found[-1], options=_least(sized, sizes, [*looked_at, dim.most]))
     return found
+
+
+def _loose(sized: Sized) -> bool:
+    """Whether linears of two-byte numbers have rows that the target's take as copies alone, or as matmuls:
+    their tiles are chosen anew in each regime (tiles_of)."""
+    if sized.place.target.any_linear:
+        return False
+    graph = fuse(sized.at(sized.dim.most))
+    linears = graph.ops_of(LinearAttributes)
+    return any(DTYPES[b.dtype(0)] == DTYPES[b.dtype(1)] == 2 and why(b, sized.place) for b in linears)
 
 
 def _lowering(sized: Sized, regime: Regime) -> str:

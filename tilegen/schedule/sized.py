@@ -13,6 +13,7 @@ from tilegen.frontend.program import Program
 from tilegen.graph.forms import Place
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.ops.gemm import LinearAttributes, groups
+from tilegen.ops.pad import PadAttributes
 from tilegen.options import Options
 from tilegen.schedule.launches import whole_plan
 from tilegen.schedule.moving import Ranges
@@ -94,12 +95,17 @@ class Sized:
         return sizes + [self.dim.most] * (self.dim.most * self.rows <= limits[-1])
 
 
+def copies_of(made: Plan, program: Program) -> set[str]:
+    """The padded copies of a plan that the program does not ask for (tilegen.graph.pad_rows)."""
+    known = {op.name for op in fuse(program).ops}
+    return {b.op.result for b in made.graph.ops_of(PadAttributes) if b.op.name not in known}
+
+
 def tiles_of(made: Plan, program: Program) -> Options:
     """The options that give a plan's tiles of this program again. Ops that were split, of which there are
-    several in the plan, are cut anew at each size; so are linears of padded copies, which have none where the
-    options speak of them."""
-    kinds = {op.name: op.kind for op in fuse(program).ops}
-    copies = {op.result for op in made.graph.ops if op.name not in kinds and op.kind == "pad"}
+    several in the plan, are cut anew at each size. So are linears of padded copies: one that options name is
+    a matmul by threads, which has other tiles."""
+    kinds, copies = {op.name: op.kind for op in fuse(program).ops}, copies_of(made, program)
     split = {
         b.op.name for b in made.bounds if isinstance(b.attributes, LinearAttributes) and b.attributes.k_range
     }

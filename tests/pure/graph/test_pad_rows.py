@@ -10,9 +10,11 @@ import pytest
 import tilegen as tg
 from tests.gpu.language import begun_anywhere
 from tilegen.frontend.program import Program
+from tilegen.kernels.tuning import Variant, by_time
 from tilegen.options import Options
 from tilegen.schedule.launches import launches_of
 from tilegen.schedule.plan import Plan
+from tilegen.schedule.regimes import regimes
 from tilegen.targets.select import place
 
 
@@ -110,3 +112,47 @@ def test_rows_times_themselves_are_copied_once() -> None:
         return tg.linear(x, x, name="y")
 
     assert planned(gram()) == {"x_padded": "pad", "y": "linear"}
+
+
+@tg.spec
+def padded_besides(first: bool = True, M=2048, K=4095, N=4096):
+    """The program has a pad of its own, called as the copy would be."""
+    x, w = tg.input("x", (M, K), "bfloat16"), tg.weight("w", (N, K), "bfloat16")
+    if first:
+        p = tg.pad(x, 1, name="x_padded")
+        return tg.linear(x, w, name="y"), p
+    return tg.linear(x, w, name="y"), tg.pad(x, 1, name="x_padded")
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_pad_of_the_program_is_no_copy(first: bool) -> None:
+    plan = tg.plan(padded_besides(first), "h200")
+    assert ops(plan)["y"] == "matmul" and plan.graph.tensors["x_padded"].role == "output"
+
+
+def test_rows_that_the_program_pads_may_be_padded_again() -> None:
+    @tg.spec
+    def twice() -> Any:
+        x, w = tg.input("x", (2048, 4094), "bfloat16"), tg.weight("w", (4096, 4094), "bfloat16")
+        return tg.linear(tg.pad(x, 1, name="p"), tg.pad(w, 1, name="q"), name="y")
+
+    assert planned(twice())["y"] == "linear"
+
+
+def test_a_pad_that_no_linear_reads_is_not_explained() -> None:
+    @tg.spec
+    def alone() -> Any:
+        return tg.pad(tg.input("x", (64, 100), "bfloat16"), 4, name="x_padded")
+
+    assert "is a copy of" not in tg.explain(alone(), "h200")
+
+
+def test_products_of_copies_are_not_tuned() -> None:
+    """A variant that named one would make a matmul of it."""
+    assert by_time(linear(), place("h200", "sm_90a"), Variant()) == []
+
+
+def test_regimes_of_copies_end_where_those_of_launches_do() -> None:
+    """Tiles are chosen for the largest size of each."""
+    found = regimes(linear(M=tg.dim("M", max=4096)), place("h200", "sm_90a"), Options())
+    assert {512, 1024, 2048} <= {r.most for r in found}

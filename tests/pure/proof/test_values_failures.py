@@ -96,6 +96,13 @@ def tensor_type(name: str, dtype: str) -> Change:
     return change
 
 
+def output_role(role: str) -> Change:
+    def change(plan: dict[str, Any]) -> None:
+        plan["tensors"][plan["outputs"][0]]["role"] = role
+
+    return change
+
+
 CHANGES: list[tuple[str, Change, str]] = [
     ("layer", attribute("attn", "scale", 0.25), "attention with (('batch', 3)"),
     ("layer", attribute("attn", "theta", 10000.0), "rope with"),
@@ -108,6 +115,7 @@ CHANGES: list[tuple[str, Change, str]] = [
     ("layer", operand("qkv", 2, "norm2"), "norm2 where the program has norm1"),
     ("layer", operand("v_append", 1, {"tensor": "qkv", "columns": [256, 384]}), "columns with 256 where"),
     ("layer", tensor_type("h", "float32"), "gate_up gives h as float32, expected bfloat16"),
+    *(("layer", output_role(r), f"is an output, and its tensor {r}") for r in ("intermediate", "partial")),
     ("blocks", attribute("first0", "dilation", [2, 2]), "conv2d with (('dilation', (2, 2))"),
     ("blocks", expression("second0", "relu", "silu"), "x2 is not what the program says: silu where"),
     ("norms", attribute("n2", "eps", 1.0), "layer_norm with (('eps', 1.0),) where"),
