@@ -31,5 +31,4 @@ class Padding:
     @property
     def stays(self) -> bool:
         """Whether nobody writes x while the kernel runs."""
-        x = self.bound.tensors[self.bound.op.operands[0].tensor]
-        return x.constant
+        return self.bound.tensors[self.bound.op.operands[0].tensor].constant

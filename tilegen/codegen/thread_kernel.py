@@ -30,7 +30,7 @@ class ThreadKernel:
 
     @property
     def unaligned(self) -> bool:
-        """Whether any op has rows that are no whole eights, of its result or of what it makes such."""
+        """Whether any op has rows that are no whole eights, in its result or in what it pads."""
         return any(op.unaligned or isinstance(op.attributes, PadAttributes) for op in self.thread_tiles)
 
     @property

@@ -11,17 +11,16 @@ that the options speak of stay as they are.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 
 from tilegen.arch.machine import Machine
 from tilegen.frontend.dims import most
 from tilegen.frontend.program import DTYPES, UNIT, Operand, Tensor
-from tilegen.graph import matmul_time
 from tilegen.graph.by_threads import as_matmul, why
 from tilegen.graph.cost_model import tile_us
 from tilegen.graph.forms import Place
@@ -102,13 +101,13 @@ def _result(b: OpInstance, n: int, copy: TileOp) -> Tensor:
 def _in_tiles(copies: Sequence[OpInstance], machine: Machine) -> list[TileOp]:
     """In tiles of as many rows as take least time where all copies run side by side."""
     cut = [[replace(c, op=replace(c.op, tile=(rows,))) for rows in ROWS_OF_TILE] for c in copies]
-    return [c.op for c in min(product(*cut), key=lambda each: _copies_us(each, machine))]
+    return [c.op for c in min(itertools.product(*cut), key=lambda each: _side_by_side_us(each, machine))]
 
 
-def _copies_us(copies: Sequence[OpInstance], machine: Machine) -> float:
-    """Of copies whose tiles SMs take in turn."""
-    counts = [ceil_div(most(c.out[0]), c.tile[0]) for c in copies]
-    us = np.repeat([tile_us(c, machine) for c in copies], counts)
+def _side_by_side_us(ops: Sequence[OpInstance], machine: Machine) -> float:
+    """Of ops whose tiles SMs take in turn."""
+    counts = [math.prod(ceil_div(most(n), t) for n, t in zip(b.out, b.tile, strict=False)) for b in ops]
+    us = np.repeat([tile_us(b, machine) for b in ops], counts)
     waves = np.pad(us, (0, -len(us) % machine.sms)).reshape(-1, machine.sms)
     return float(waves.sum(axis=0).max())
 
@@ -118,17 +117,13 @@ def _faster(graph: Graph, made: Graph, b: OpInstance, place: Place) -> bool:
     chosen = place.forms.choose(made.alone(made.op(b.op.name)), place.machine).get(b.op.name)
     if chosen is None:
         return False
-    matmul, known = as_matmul(graph, b), {op.name for op in graph.ops}
-    copied = _copies_us([made.bound(op) for op in made.ops if op.name not in known], place.machine)
-    us = copied + place.machine.handoff_us + chosen.us
-    return us < GAIN * _by_threads_us(matmul.bound(matmul.op(b.op.name)), place)
-
-
-def _by_threads_us(b: OpInstance, place: Place) -> float:
-    """A matmul, in waves of tiles."""
-    tile = place.forms.configs(b, place.machine)[0]
-    tiles = math.prod(ceil_div(n, t) for n, t in zip(map(most, b.out), tile, strict=False))
-    return ceil_div(tiles, place.machine.sms) * matmul_time.tile_us(replace(b, op=replace(b.op, tile=tile)))
+    known = {op.name for op in graph.ops}
+    copied = _side_by_side_us([made.bound(op) for op in made.ops if op.name not in known], place.machine)
+    matmul = as_matmul(graph, b)
+    product = matmul.bound(matmul.op(b.op.name))
+    cut = replace(product, op=replace(product.op, tile=place.forms.configs(product, place.machine)[0]))
+    by_threads = _side_by_side_us([cut], place.machine)
+    return copied + place.machine.handoff_us + chosen.us < GAIN * by_threads
 
 
 def lines(graph: Graph, place: Place) -> list[str]:

@@ -147,12 +147,11 @@ def by_time(program: Program, place: Place, variant: Variant) -> list[str]:
     padded copies: a linear that options name has none."""
     if not place.target.launches_early:
         return []
-    made = plan_of(program, place, variant)
-    copies = copies_of(made, program)
+    made, own = plan_of(program, place, variant), {op.name for op in fuse(program).ops}
+    copies = copies_of(made, own)
     products = [b for b in made.bounds if type(b.attributes) in CONFIGS]
     bounds = [b for b in products if not copies & {o.tensor for o in b.op.operands}]
     tiles = {b.op.name: math.prod(int(n) for n in b.grid) for b in bounds}
-    own = {op.name for op in fuse(program).ops}
     waves = {name: ceil_div(n, place.machine.sms) for name, n in tiles.items()}
     us = {b.op.name: waves[b.op.name] * tile_us(b, place.machine) for b in bounds if b.op.name in own}
     return sorted(us, key=lambda name: -us[name])

@@ -16,7 +16,7 @@ from tilegen.ops.softmax import row_tiles
 
 @dataclass(frozen=True)
 class PadAttributes(Attributes):
-    """behind: columns of zeros; none where rows are copied as they are."""
+    """behind: columns of zeros; none, which tilegen.graph.pad_rows alone asks for, copies rows."""
 
     behind: int
 
@@ -55,9 +55,6 @@ class Pad(OpDef):
 
     def write(self, b: OpInstance) -> Box:
         return (blocks(b.coords[0], b.tile[0], b.out[0]), whole(b.out[1]))
-
-    def row_coords(self, b: OpInstance) -> Sequence[int]:
-        return (0,)
 
     def flops(self, b: OpInstance) -> float:
         return float(math.prod(b.tile) * b.out[1])

@@ -52,7 +52,7 @@ def regimes(
     rows = 0 if spatial else max((_rises(t.plan_shape[0], dim) for t in tensors), default=0)
     sized = Sized(program, dim, rows, place, settle, lower)
     free = options == Options()
-    loose = _loose(sized)
+    loose = free and _loose(sized)
     if free and 0 < rows <= SOME_ROWS and few_linears(program, dim) and not loose:
         progress(f"{program.name}: tiles for each range of {dim.name}")
         return [*narrow(sized), *wide(sized)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -95,17 +95,17 @@ class Sized:
         return sizes + [self.dim.most] * (self.dim.most * self.rows <= limits[-1])
 
 
-def copies_of(made: Plan, program: Program) -> set[str]:
-    """The padded copies of a plan that the program does not ask for (tilegen.graph.pad_rows)."""
-    known = {op.name for op in fuse(program).ops}
-    return {b.op.result for b in made.graph.ops_of(PadAttributes) if b.op.name not in known}
+def copies_of(made: Plan, own: Collection[str]) -> set[str]:
+    """The padded copies of a plan that are none of the program's own ops (tilegen.graph.pad_rows)."""
+    return {b.op.result for b in made.graph.ops_of(PadAttributes) if b.op.name not in own}
 
 
 def tiles_of(made: Plan, program: Program) -> Options:
     """The options that give a plan's tiles of this program again. Ops that were split, of which there are
     several in the plan, are cut anew at each size. So are linears of padded copies: one that options name is
     a matmul by threads, which has other tiles."""
-    kinds, copies = {op.name: op.kind for op in fuse(program).ops}, copies_of(made, program)
+    kinds = {op.name: op.kind for op in fuse(program).ops}
+    copies = copies_of(made, kinds)
     split = {
         b.op.name for b in made.bounds if isinstance(b.attributes, LinearAttributes) and b.attributes.k_range
     }
