@@ -2,15 +2,15 @@
 for each group.
 
 python -m benchmarks.ladders chains decode -o benchmarks/results --seconds 500
-python -m benchmarks.ladders random --count 100 --seed 7 -o DIR         other shapes
-python -m benchmarks.ladders chains --compile-only                      fill the cache of kernels; needs no
-GPU python -m benchmarks.ladders chains -o DIR --after DIR                  what an earlier run had no time
-for
+python -m benchmarks.ladders random --count 100 --seed 7 -o DIR    other shapes
+python -m benchmarks.ladders chains --compile-only                 fill the cache of kernels; needs no GPU
+python -m benchmarks.ladders chains -o DIR --after DIR             what an earlier run had no time for
 
-First all kernels are compiled by a pool of processes that touch no GPU, then a worker process measures cell
-after cell. Each file is written anew after each cell; a contender that hangs or kills the worker becomes a
-note, and the rest goes on. The time ends the run, whatever is done: the files name the cells that are
-missing. TILEGEN_COMMIT names the commit where the folder is a copy without git.
+First all kernels are compiled by a pool of processes that touch no GPU (with --inductor-jobs those of
+torch.compile, too, by processes that do), then a worker process measures cell after cell. Each file is
+written anew after each cell; a contender that hangs or kills the worker becomes a note, and the rest goes on.
+The time ends the run, whatever is done: the files name the cells that are missing. TILEGEN_COMMIT names the
+commit where the folder is a copy without git.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.inductor import compile_cells
 from benchmarks.precompile import Compiled, gpu_here, precompile, variants_of
 from benchmarks.supervisor import Job, Lines, jobs_from, serve, supervise
 from benchmarks.workloads import DRAWN, GROUPS, SEED, Task, tag, tasks
@@ -103,6 +104,9 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
         type=int,
         default=max(1, min(14, len(os.sched_getaffinity(0)) - 2)),
         help="processes that compile",
+    )
+    p.add_argument(
+        "--inductor-jobs", type=int, default=0, help="processes that compile with torch.compile, on the GPU"
     )
     p.add_argument("--compile-only", action="store_true")
     p.add_argument("--list", action="store_true", help="name the cells and end")
@@ -299,6 +303,8 @@ def main(
     compile_all([cells[n] for n in left], o)
     if o.compile_only:
         return 0
+    if o.inductor_jobs:
+        compile_with_torch([cells[n] for n in left], o)
     end = start + o.seconds
     with tempfile.TemporaryDirectory() as folder:
         measure_all(files, left, [*worker, *given], Path(folder), end)
@@ -333,14 +339,24 @@ def shown(given: Sequence[str]) -> list[str]:
 def compile_all(cells: Sequence[Task], o: argparse.Namespace) -> None:
     on = gpu_here()
     wanted = [(t, v) for t in cells for v in needed([v for v in variants_of(t, on) if v in selection(o, t)])]
+    precompile(wanted, o.jobs, float("inf") if o.compile_only else 0.4 * o.seconds, counted(len(wanted)), on)
+
+
+def compile_with_torch(cells: Sequence[Task], o: argparse.Namespace) -> None:
+    wanted = [(t, name) for t in cells for name in INDUCTOR if name in selection(o, t)]
+    compile_cells(wanted, o.inductor_jobs, 0.6 * o.seconds, counted(len(wanted)))
+
+
+def counted(of: int) -> Callable[[Compiled], None]:
+    """Prints what was compiled, and how many of all."""
     count = 0
 
     def say(c: Compiled) -> None:
         nonlocal count
         count += 1
-        print(f"compiled {count} of {len(wanted)}: {c.task} {c.variant}: {c.seconds} s {c.error}", flush=True)
+        print(f"compiled {count} of {of}: {c.task} {c.variant}: {c.seconds} s {c.error}", flush=True)
 
-    precompile(wanted, o.jobs, float("inf") if o.compile_only else 0.4 * o.seconds, say, on)
+    return say
 
 
 def needed(variants: Sequence[str]) -> list[str]:

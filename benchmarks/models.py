@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
-import fcntl
 import functools
 import json
 import os
@@ -41,6 +40,7 @@ from unittest import mock
 import torch
 
 from benchmarks.choices import kept
+from benchmarks.inductor import gpu_alone, inductor_times_alone
 from benchmarks.zoo import MODELS, cast, first, named
 from tilegen.backend.backend import tilegen
 from tilegen.bench.compare import heading, save
@@ -48,29 +48,6 @@ from tilegen.bench.environment import environment
 
 DEVICE, READY = "cuda", "ready"
 WARM_S = WINDOW_S = 0.2
-
-
-@contextlib.contextmanager
-def alone(lock: Path) -> Iterator[None]:
-    """While no other process of this GPU has the lock."""
-    with lock.open("a") as file:  # closing it gives the lock back
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def inductor_times_alone(lock: Path) -> None:
-    from torch._inductor.runtime.benchmarking import benchmarker
-
-    timed_by_inductor = benchmarker.benchmark_gpu
-
-    @functools.wraps(timed_by_inductor)
-    def timed_alone(choice: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
-        choice()  # without the lock: its first call loads the kernel, which takes longer than all others
-        torch.cuda.synchronize()
-        with alone(lock):
-            return timed_by_inductor(choice, *args, **kwargs)
-
-    benchmarker.benchmark_gpu = timed_alone
 
 
 def captured(
@@ -82,7 +59,7 @@ def captured(
         cudnn.benchmark = False
         run(*given)
         torch.cuda.synchronize()
-        with alone(lock):
+        with gpu_alone(lock):
             cudnn.benchmark, cudnn.benchmark_limit = True, 0
             for _ in range(2):
                 run(*given)
