@@ -1,4 +1,5 @@
-"""What Inductor has timed, kept from call to call: for models of which it takes longer than a call may."""
+"""What Inductor has timed, kept from call to call and for all models of a run: of some it takes longer than a
+call may, and many have linears of the same sizes."""
 
 from __future__ import annotations
 
@@ -11,26 +12,52 @@ from typing import Any
 from unittest import mock
 
 from tilegen.bench.compare import save
+from tilegen.runtime.cache import locked
+
+Cache = dict[str, Any]  # Inductor's: op → inputs → precision → choice → ms
+CHOICES = "choices"
 
 
 @contextlib.contextmanager
-def kept(file: Path) -> Iterator[float]:
-    """While Inductor begins with the choices of `file`, which has each new one, too, as soon as it is known.
-    The seconds that calls before spent until their last choice: what they spent after it is counted by
-    nobody, so that Inductor seems a little faster than it is. Choices of another GPU or another torch are not
+def kept(folder: Path, name: str) -> Iterator[float]:
+    """While Inductor takes the choices of `folder` as its own, those that other processes add meanwhile, too,
+    and adds each new one as soon as it is known. The seconds that calls before spent on `name` until their
+    last choice. What they spent after it is counted by nobody, and what another name's calls have timed is
+    counted there, so that Inductor seems faster than it is. Choices of another GPU or another torch are not
     taken."""
     from torch._inductor.codecache import CacheBase
 
     system, begun = CacheBase.get_system()["hash"], time.perf_counter()
-    found = json.loads(file.read_text()) if file.exists() else {}
-    same = found.get("system") == system
-    earlier, choices = (float(found["seconds"]), found["cache"]) if same else (0.0, {})
-    as_torch_does = CacheBase.update_local_cache
+    folder.mkdir(parents=True, exist_ok=True)
+    own, shared = folder / f"{name}.json", folder / f"{CHOICES}.json"
+    earlier = float(_read(own, system).get("seconds", 0.0))
+    torchs, as_torch_does = CacheBase.get_local_cache, CacheBase.update_local_cache
 
-    def noted(own: CacheBase, cache: dict[str, Any]) -> None:
-        as_torch_does(own, cache)
-        save({"system": system, "seconds": earlier + time.perf_counter() - begun, "cache": cache}, file)
+    def known(cache: CacheBase) -> Cache:
+        return _joined(_read(shared, system).get("cache", {}), torchs(cache))
 
-    CacheBase().update_local_cache(choices)
-    with mock.patch.object(CacheBase, "update_local_cache", noted):
+    def noted(cache: CacheBase, found: Cache) -> None:
+        as_torch_does(cache, found)
+        with locked(folder, CHOICES):  # each adds to what is there
+            save({"system": system, "cache": _joined(_read(shared, system).get("cache", {}), found)}, shared)
+        save({"system": system, "seconds": earlier + time.perf_counter() - begun}, own)
+
+    with (
+        mock.patch.object(CacheBase, "get_local_cache", known),
+        mock.patch.object(CacheBase, "update_local_cache", noted),
+    ):
         yield earlier
+
+
+def _read(file: Path, system: str) -> dict[str, Any]:
+    """What a file holds of this system."""
+    found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    return found if found.get("system") == system else {}
+
+
+def _joined(a: Cache, b: Cache) -> Cache:
+    """Both; what both have is b's."""
+    found = dict(a)
+    for k, v in b.items():
+        found[k] = _joined(found[k], v) if isinstance(v, dict) and k in found else v
+    return found

@@ -9,11 +9,12 @@ that hide nothing (inductor-flash); errors are against float32. A row: µs of al
 calls one after another (calls), where the host may be slower than the GPU; seconds to compile; regions. Each
 side compiles with empty caches, but that with --max-autotune inductor-flash finds what Inductor has timed, so
 its seconds are too few. With --choices FOLDER what Inductor has timed is kept there, so that the next call
-goes on where one was ended; its seconds are those of all calls. Each model has a process of its own; with
---jobs several compile side by side, on all GPUs, and are timed, one after another on each, when all are
-ready. While Inductor or cuDNN times its choices it has its GPU's lock, so no other process's timing is beside
-it, but what others run while they compile may be; cuDNN tries all its plans. A model that ends before, such
-as for want of its package, is a note.
+goes on where one was ended, and no model has timed what another has; its seconds are those of all calls, less
+what was timed for others. Each model has a process of its own; with --jobs several compile side by side, on
+all GPUs, and are timed, one after another on each, when all are ready. While Inductor or cuDNN times its
+choices it has its GPU's lock, so no other process's timing is beside it, but what others run while they
+compile may be; cuDNN tries all its plans. A model that ends before, such as for want of its package, is a
+note.
 """
 
 from __future__ import annotations
@@ -160,7 +161,7 @@ def ready(name: str, batch: int, max_autotune: bool, lock: Path, choices: Path |
             if side is not FLASH or not max_autotune:
                 caches.close()
                 caches.enter_context(fresh_cache())
-            keeps = kept(choices / f"{name}-{batch}.json") if choices and side is INDUCTOR else None
+            keeps = kept(choices, f"{name}-{batch}") if choices and side is INDUCTOR else None
             begun = time.perf_counter()
             run = torch.compile(copy.copy(model), backend=side.backend, **mode) if side.backend else model
             with side.during(), keeps or contextlib.nullcontext(0.0) as before:
