@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.report import INDUCTOR, over_peers
-from tilegen.bench.compare import Key, Row, key, rows_of
 from tilegen.bench.names import names
+from tilegen.bench.results import rows_of
+from tilegen.bench.rows import Key, Row, key
 from tilegen.runtime.verify import load_json
 
 

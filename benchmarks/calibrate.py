@@ -517,8 +517,8 @@ def timed(drawn: Drawn, found: Sequence[tuple[Candidate, str]]) -> Iterator[dict
 
 def measure(folder: Path, seconds: float, jobs: int, seed: int, sweep: str) -> Path:
     """Rows until the time is over, into calibration-GPU.json or calibration-SWEEP-GPU.json."""
-    from tilegen.bench.compare import heading, save
     from tilegen.bench.environment import environment
+    from tilegen.bench.results import heading, save
 
     end, rows, refused, on = time.monotonic() + seconds, [], [], gpu_here()
     drawing = programs(seed, SWEEPS[sweep])

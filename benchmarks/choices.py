@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from tilegen.bench.compare import save
+from tilegen.bench.results import save
 from tilegen.runtime.cache import locked
 
 Cache = dict[str, Any]  # Inductor's: op → inputs → precision → choice → ms

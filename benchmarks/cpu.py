@@ -6,8 +6,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tilegen.bench.compare import own_variants, result_file, save, table
+from tilegen.bench.compare import own_variants
 from tilegen.bench.contest import contest
+from tilegen.bench.results import result_file, save
+from tilegen.bench.table import table
 from tilegen.frontend.loader import load_program
 from tilegen.options import Options
 

@@ -15,8 +15,8 @@ from benchmarks import zoo
 from benchmarks.models import command
 from benchmarks.zoo import MODELS, named
 from tilegen import config
-from tilegen.bench.compare import cpu_environment, heading, save
 from tilegen.bench.environment import environment
+from tilegen.bench.results import cpu_environment, heading, save
 
 TYPES = {"cpu": torch.float32, "cuda": torch.bfloat16}
 Row = dict[str, Any]

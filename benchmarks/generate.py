@@ -21,8 +21,8 @@ import torch
 
 from benchmarks.models import command
 from tilegen.backend.backend import tilegen
-from tilegen.bench.compare import heading, save
 from tilegen.bench.environment import environment
+from tilegen.bench.results import heading, save
 
 PROMPT, LAYERS = 64, 4
 Forward = Callable[..., Any]

@@ -25,8 +25,8 @@ import torch
 
 import tilegen as tg
 from benchmarks.workloads import tag
-from tilegen.bench.compare import heading, save
 from tilegen.bench.environment import environment
+from tilegen.bench.results import heading, save
 from tilegen.frontend.loader import load_program
 from tilegen.runtime import timing
 from tilegen.runtime.data import random_arguments

@@ -30,22 +30,9 @@ from benchmarks.inductor import compile_cells
 from benchmarks.precompile import Compiled, gpu_here, precompile, variants_of
 from benchmarks.supervisor import Job, Lines, jobs_from, serve, supervise
 from benchmarks.workloads import DRAWN, GROUPS, SEED, Task, tag, tasks
-from tilegen.bench.compare import (
-    EXCLUSIVE,
-    INDUCTOR,
-    PEERS,
-    UNPREPARED,
-    Cell,
-    Key,
-    Note,
-    Row,
-    key,
-    result_file,
-    rows_of,
-    save,
-    sizes_of,
-    table,
-)
+from tilegen.bench.results import result_file, rows_of, save
+from tilegen.bench.rows import EXCLUSIVE, INDUCTOR, PEERS, UNPREPARED, Cell, Key, Note, Row, key, sizes_of
+from tilegen.bench.table import table
 from tilegen.runtime.verify import load_json
 
 # with torch.compile: up to a minute a cell where it is new

@@ -44,8 +44,8 @@ from benchmarks.choices import kept
 from benchmarks.inductor import gpu_alone, inductor_times_alone
 from benchmarks.zoo import MODELS, cast, first, named
 from tilegen.backend.backend import tilegen
-from tilegen.bench.compare import heading, save
 from tilegen.bench.environment import environment
+from tilegen.bench.results import heading, save
 
 DEVICE, READY = "cuda", "ready"
 WARM_S = WINDOW_S = 0.2

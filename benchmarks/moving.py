@@ -27,9 +27,9 @@ import tilegen as tg
 from benchmarks.precompile import alone, compile_kernels, gpu_here
 from benchmarks.workloads import tag
 from tilegen.arch.machine import H200, Machine
-from tilegen.bench.compare import heading, save
 from tilegen.bench.contenders import Way
 from tilegen.bench.environment import environment
+from tilegen.bench.results import heading, save
 from tilegen.frontend.loader import load_program
 from tilegen.options import Options
 from tilegen.runtime import timing

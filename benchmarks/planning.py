@@ -17,8 +17,8 @@ from typing import Any
 
 import tilegen as tg
 from benchmarks.workloads import EXAMPLES, example
-from tilegen.bench.compare import cpu_environment, heading, save
 from tilegen.bench.contenders import knobs
+from tilegen.bench.results import cpu_environment, heading, save
 
 COLD = """
 import time

@@ -23,21 +23,10 @@ from benchmarks.tables import shown, table
 from benchmarks.workloads import GROUPS, width_pairs
 from tilegen.arch.machine import H200
 from tilegen.bench.accuracy import WRONG
-from tilegen.bench.compare import (
-    OWN,
-    PEERS,
-    PERSISTENT,
-    Key,
-    Note,
-    Row,
-    best_us,
-    geometric_mean,
-    key,
-    one_launch,
-    rows_of,
-    sizes_of,
-)
 from tilegen.bench.names import Name, names
+from tilegen.bench.results import rows_of
+from tilegen.bench.rows import OWN, PEERS, PERSISTENT, Key, Note, Row, key, sizes_of
+from tilegen.bench.table import best_us, geometric_mean, one_launch
 from tilegen.config import write_whole
 from tilegen.runtime.verify import load_json
 

@@ -27,8 +27,8 @@ import torch.nn.functional as F
 
 import tilegen as tg
 from benchmarks.workloads import tag
-from tilegen.bench.compare import heading, save
 from tilegen.bench.environment import environment
+from tilegen.bench.results import heading, save
 from tilegen.kernels.moving import MovingKernel
 from tilegen.runtime import timing
 from tilegen.targets import cubin

@@ -23,8 +23,8 @@ import torch
 
 import tilegen as tg
 from benchmarks.workloads import tag
-from tilegen.bench.compare import heading, save
 from tilegen.bench.environment import environment
+from tilegen.bench.results import heading, save
 from tilegen.runtime import timing
 
 ROOT = Path(__file__).resolve().parent

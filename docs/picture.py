@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import tilegen as tg
-from tilegen.bench.compare import sizes_of
+from tilegen.bench.rows import sizes_of
 from tilegen.frontend.loader import load_program
 from tilegen.frontend.program import Program
 from tilegen.tools.svg import svg

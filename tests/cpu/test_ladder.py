@@ -12,10 +12,11 @@ from ladder_on_cpu import stand_in
 
 import tilegen as tg
 from tilegen.bench import contenders as module
-from tilegen.bench.compare import EXCLUSIVE, OWN, UNPREPARED, own_variants
+from tilegen.bench.compare import own_variants
 from tilegen.bench.contenders import builders, poisoned_outputs
 from tilegen.bench.environment import cublas_version
 from tilegen.bench.ladder import ladder
+from tilegen.bench.rows import EXCLUSIVE, OWN, UNPREPARED
 from tilegen.frontend.loader import load_program
 from tilegen.frontend.program import Program
 from tilegen.options import Options

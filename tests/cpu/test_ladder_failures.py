@@ -12,9 +12,10 @@ from ladder_on_cpu import Checked, compiled, stand_in
 from test_ladder import ALL, EXAMPLES, mini_layer, mlp
 
 from tilegen.bench import contenders as module
-from tilegen.bench.compare import failed, own_variants
+from tilegen.bench.compare import own_variants
 from tilegen.bench.contenders import knobs
 from tilegen.bench.ladder import ladder
+from tilegen.bench.table import failed
 from tilegen.errors import CompileError, HangError, PlanError
 from tilegen.frontend.loader import load_program
 from tilegen.options import Options

@@ -14,8 +14,9 @@ from benchmarks import ladders, precompile
 from benchmarks.workloads import DRAWN, SEED, Task, tasks
 from tilegen import api
 from tilegen.arch.machine import H200
-from tilegen.bench.compare import own_variants, rows_of
+from tilegen.bench.compare import own_variants
 from tilegen.bench.contenders import WAYS, Way
+from tilegen.bench.results import rows_of
 from tilegen.options import Options
 from tilegen.targets.select import named
 

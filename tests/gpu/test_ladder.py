@@ -13,9 +13,10 @@ import torch
 import tilegen as tg
 from tilegen.bench import contenders as module
 from tilegen.bench import cublaslt
-from tilegen.bench.compare import OWN, UNPREPARED, own_variants
+from tilegen.bench.compare import own_variants
 from tilegen.bench.environment import environment
 from tilegen.bench.ladder import ladder, on_device_reference
+from tilegen.bench.rows import OWN, UNPREPARED
 from tilegen.cli import main
 from tilegen.frontend.loader import load_program
 from tilegen.frontend.program import Program

@@ -13,8 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from tilegen.bench.compare import PEERS, Key, Row, best_us, key, rows_of
 from tilegen.bench.names import CONTENDERS, OTHERS, names
+from tilegen.bench.results import rows_of
+from tilegen.bench.rows import PEERS, Key, Row, key
+from tilegen.bench.table import best_us
 from tilegen.codegen.environment import render
 from tilegen.tools.drawing import LINE, Swatch, legend, text_width, wrapped
 

@@ -15,7 +15,7 @@ from tilegen import api
 from tilegen.bench import attentions
 from tilegen.bench.attentions import BACKENDS, OnBackend
 from tilegen.bench.baselines import conv_chains, eager, gelu_pairs, inductor, linear_chains
-from tilegen.bench.compare import EXCLUSIVE, MOVING, PERSISTENT, UNPREPARED
+from tilegen.bench.rows import EXCLUSIVE, MOVING, PERSISTENT, UNPREPARED
 from tilegen.frontend.program import Program
 from tilegen.ops.attention import AttentionAttributes
 from tilegen.options import Options

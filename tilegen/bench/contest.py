@@ -7,19 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tilegen.bench.compare import (
-    EXCLUSIVE,
-    GPU_ALONE,
-    MOVING,
-    PEERS,
-    PERSISTENT,
-    STREAMS,
-    UNPREPARED,
-    Cell,
-    Progress,
-    compare,
-    cpu_environment,
-)
+from tilegen.bench.compare import Progress, compare
+from tilegen.bench.results import cpu_environment
+from tilegen.bench.rows import EXCLUSIVE, GPU_ALONE, MOVING, PEERS, PERSISTENT, STREAMS, UNPREPARED, Cell
 from tilegen.errors import PlanError, TargetError
 from tilegen.frontend.program import Program
 from tilegen.options import Options

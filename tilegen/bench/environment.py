@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tilegen.bench.compare import versions
+from tilegen.bench.results import versions
 from tilegen.runtime import timing
 
 REMARKS = (

@@ -19,8 +19,9 @@ import torch
 from tilegen.arch.machine import H200
 from tilegen.bench import contenders
 from tilegen.bench.accuracy import Accuracy, accuracy, tensors
-from tilegen.bench.compare import Cell, Note, Progress, Row, note, refuse_none, refuse_open, row, work
+from tilegen.bench.compare import Progress, refuse_none, refuse_open, row, work
 from tilegen.bench.contenders import Sets, builders, knobs
+from tilegen.bench.rows import Cell, Note, Row, note
 from tilegen.frontend.program import Program
 from tilegen.ops.append import AppendAttributes
 from tilegen.ops.reference import run as run_reference

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tilegen.bench.compare import Key, Note, Row, key
+from tilegen.bench.rows import Key, Note, Row, key
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,11 @@ from tilegen.config import write_whole
 
 
 def compare(o: argparse.Namespace) -> int:
-    from tilegen.bench.compare import INDUCTOR, failed, own_variants, result_file, save, table
+    from tilegen.bench.compare import own_variants
     from tilegen.bench.contest import contest
+    from tilegen.bench.results import result_file, save
+    from tilegen.bench.rows import INDUCTOR
+    from tilegen.bench.table import failed, table
     from tilegen.errors import SpecError
     from tilegen.frontend.dims import dims_of
     from tilegen.frontend.loader import load_moving, load_program

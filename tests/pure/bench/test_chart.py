@@ -14,8 +14,8 @@ import pytest
 
 from tests.pure.tools.pictures import SVG, check_card, check_layout, parsed, texts
 from tilegen.bench.chart import chart, main
-from tilegen.bench.compare import Row
 from tilegen.bench.names import CONTENDERS
+from tilegen.bench.rows import Row
 
 RESULTS = Path(__file__).resolve().parents[3] / "benchmarks" / "results"
 

@@ -13,30 +13,11 @@ import pytest
 
 from benchmarks.workloads import example
 from tilegen.bench import contest as module
-from tilegen.bench.compare import (
-    EXCLUSIVE,
-    MOVING,
-    OVER_OWN,
-    OVER_PEERS,
-    OWN,
-    PEERS,
-    PERSISTENT,
-    UNPREPARED,
-    Cell,
-    Note,
-    Row,
-    failed,
-    geometric_mean,
-    own_variants,
-    ratios,
-    result_file,
-    rows_of,
-    save,
-    size_labels,
-    table,
-    work,
-)
+from tilegen.bench.compare import own_variants, work
 from tilegen.bench.contest import contest, selected
+from tilegen.bench.results import result_file, rows_of, save
+from tilegen.bench.rows import EXCLUSIVE, MOVING, OWN, PEERS, PERSISTENT, UNPREPARED, Cell, Note, Row
+from tilegen.bench.table import OVER_OWN, OVER_PEERS, failed, geometric_mean, ratios, size_labels, table
 from tilegen.cli import main
 from tilegen.frontend.loader import load_program
 from tilegen.ops.attention import AttentionAttributes

@@ -15,19 +15,11 @@ import tilegen as tg
 from tests.pure.bench.test_compare import ENVIRONMENT, EXAMPLES, row
 from tilegen.bench.accuracy import error_of, worst
 from tilegen.bench.chart import chart
-from tilegen.bench.compare import (
-    OVER_PEERS,
-    Cell,
-    Note,
-    compare,
-    failed,
-    note,
-    own_variants,
-    ratios,
-    result_file,
-    table,
-)
+from tilegen.bench.compare import compare, own_variants
 from tilegen.bench.contest import contest, selected
+from tilegen.bench.results import result_file
+from tilegen.bench.rows import Cell, Note, note
+from tilegen.bench.table import OVER_PEERS, failed, ratios, table
 from tilegen.cli import main
 from tilegen.errors import PlanError, TargetError
 from tilegen.frontend.loader import load_program

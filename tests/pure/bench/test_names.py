@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilegen.bench.compare import Row
 from tilegen.bench.names import Name, names
+from tilegen.bench.rows import Row
 
 
 def row(program: str, **sizes: Any) -> Row:

@@ -14,7 +14,8 @@ from benchmarks import report
 from benchmarks.ladders import elsewhere
 from benchmarks.report import MARKERS, glance, groups, page, placed
 from benchmarks.workloads import tasks, width_pairs
-from tilegen.bench.compare import Cell, Note, Row, result_file, save, sizes_of
+from tilegen.bench.results import result_file, save
+from tilegen.bench.rows import Cell, Note, Row, sizes_of
 
 ROOT = Path(__file__).resolve().parents[3]
 ENVIRONMENT = {
