@@ -2,7 +2,7 @@
 
 python -m benchmarks.calibrate measure [-o DIR] [--seconds N]   time (program, plan) pairs on this GPU
 python -m benchmarks.calibrate measure --seed N -o DIR          of programs that nothing was fitted to, which
-                                                                benchmarks.unseen reads as its RESULT
+                                                                benchmarks.unseen reads as its RESULTS
 python -m benchmarks.calibrate measure --streamed …             of linears that are bound by their weights
 python -m benchmarks.calibrate measure --others …               of attention and norms alone
 python -m benchmarks.calibrate measure --mixed …                of several ops, in one launch and in launches

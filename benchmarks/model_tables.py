@@ -99,9 +99,10 @@ def sections(results: Path, gpu: str) -> list[str]:
         lines = "\n".join(fit.lines(fit.pairs(linears), of_sweeps, *others))
         source = "\n\n".join(_source(path.name, load_json(path)) for path in found)
         parts.append(f"## The cost model\n\n{_wrapped(CALIBRATION)}\n\n{lines}\n\n{source}")
-    if (path := results / unseen.RESULT.name).exists():
-        lines = "\n".join(unseen.lines(path))
-        source = _source(path.name, load_json(path))
+    found = [results / path.name for path in unseen.RESULTS]
+    if all(path.exists() for path in found):
+        lines = "\n".join(unseen.lines(found))
+        source = "\n\n".join(_source(path.name, load_json(path)) for path in found)
         parts.append(f"## What is taken of unseen programs\n\n{_wrapped(UNSEEN)}\n\n{lines}\n\n{source}")
     found = [results / name for name in lowerings.RESULTS]
     if all(path.exists() for path in found):

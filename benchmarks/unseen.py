@@ -21,7 +21,8 @@ from benchmarks.workloads import Task
 from tilegen.schedule.lowering import modelled_lowering
 from tilegen.targets.select import place
 
-RESULT = Path(__file__).resolve().parent / "results" / "calibration-unseen-h200.json"
+FOLDER = Path(__file__).resolve().parent / "results"
+RESULTS = (FOLDER / "calibration-unseen-h200.json", FOLDER / "calibration-unseen-again-h200.json")
 FAMILIES = {
     "linear": "linears",
     "conv": "convolutions",
@@ -46,9 +47,13 @@ class Taken:
         return self.us / self.least - 1
 
 
+def taken(paths: Sequence[Path] = RESULTS) -> list[Taken]:
+    """Every program of which several plans were timed, on the machines that the files are named after."""
+    return [t for path in paths for t in _in_file(path)]
+
+
 @lru_cache
-def taken(path: Path = RESULT) -> tuple[Taken, ...]:
-    """Every program of which several plans were timed, on the machine that the file is named after."""
+def _in_file(path: Path) -> tuple[Taken, ...]:
     gpu = path.stem.rpartition("-")[2]
     # torch is a peer
     plans = ([row for row in rows if row["lowering"] != "torch"] for rows in by_program(path))
@@ -64,16 +69,16 @@ def _taken(rows: Sequence[Mapping[str, Any]], gpu: str) -> Taken:
     return Taken(rows[0]["family"], len(rows), own["us"], min(row["us"] for row in rows))
 
 
-def errors(path: Path = RESULT) -> Mapping[str, Error]:
+def errors(paths: Sequence[Path] = RESULTS) -> Mapping[str, Error]:
     """Of the model's times of single ops, by family."""
-    return {"linear": error_of(pairs((path,))), "conv": error_of(conv_pairs((path,)))}
+    return {"linear": error_of(pairs(tuple(paths))), "conv": error_of(conv_pairs(tuple(paths)))}
 
 
-def lines(path: Path = RESULT) -> Iterator[str]:
+def lines(paths: Sequence[Path] = RESULTS) -> Iterator[str]:
     """A Markdown table, a line a family, then all."""
     yield "| programs | how many, plans | regret: median, p95, worst | Spearman | within 0.8 to 1.25 |"
     yield "|---|--:|--:|--:|--:|"
-    every, of = taken(path), errors(path)
+    every, of = taken(paths), errors(paths)
     for family, name in FAMILIES.items():
         if mine := [t for t in every if t.family == family]:
             yield _line(name, mine, of.get(family))
