@@ -34,7 +34,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "Planning and compiling": (
         *("compile", "generate", "plan", "explain", "verify", "simulate", "reference", "Options", "Plan"),
     ),
-    "Layers of a model": ("module",),
+    "Layers of a model": ("module", "weights_changed"),
     "Kernels": (
         "tilegen.kernels.kernel.Kernel",
         "tilegen.kernels.moving.MovingKernel",

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from tilegen.backend import joint_pass
 from tilegen.backend.backend import tilegen
 from tilegen.backend.region import Region
+from tilegen.backend.search import FAULTS
 from tilegen.frontend.program import Program
 
 
@@ -89,12 +90,14 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
 
 
 def counted() -> Counter[str]:
-    return counters["tilegen"]
+    found = counters["tilegen"]
+    assert not found[FAULTS], left()
+    return found
 
 
 def left() -> str:
     """All reasons, as text."""
-    return "\n".join(word for word in counted() if word.startswith("left"))
+    return "\n".join(word for word in counters["tilegen"] if word.startswith("left"))
 
 
 def tensors(found: Any) -> list[torch.Tensor]:

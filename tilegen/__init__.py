@@ -44,6 +44,7 @@ _HOME = {
     ),
     "tilegen.api": ("compile", "plan", "explain", "reference"),
     "tilegen.nn.module": ("module",),
+    "tilegen.backend.fold": ("weights_changed",),
     "tilegen.kernels.generate": ("generate",),
     "tilegen.runtime.verify": ("verify",),
     "tilegen.options": ("Options",),

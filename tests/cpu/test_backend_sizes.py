@@ -317,3 +317,57 @@ def test_results_of_a_region_have_sizes_of_what_it_is_given() -> None:
     made = torch.ops.tilegen.region(text, [v.detach() for v in values])
     same(made[0].reshape(5, 4, 6), layer(values[-1]))
     assert Region.of(text).shapes(values) == [tuple(made[0].shape)]
+
+
+def causal(s: int) -> torch.Tensor:
+    return torch.arange(s)[None] <= torch.arange(s)[:, None]
+
+
+def apart(s: int) -> torch.Tensor:
+    return torch.arange(s)[:, None] - torch.arange(s)[None]
+
+
+KNOWS_MORE: dict[str, Callable[[int], torch.Tensor]] = {
+    "a window, its width a float tensor": lambda s: causal(s) & (apart(s).float() < torch.tensor(8.0)),
+    "a window, its width filled in": lambda s: causal(s) & (apart(s).float() < torch.full((), 8.0)),
+    "a window, its width a sum": lambda s: causal(s) & (apart(s) < torch.ones((), dtype=torch.int) * 4 + 4),
+    "a prefix, joined": lambda s: causal(s) | torch.cat([torch.ones(10), torch.zeros(s)])[:s].bool()[None],
+    "a prefix, padded": lambda s: causal(s) | (F.pad(torch.ones(10), (0, s))[:s] > 0)[None],
+    "the last rows": lambda s: torch.tril(torch.ones(64, 64, dtype=torch.bool))[64 - s :, :s],
+    "a prefix that few sizes have": lambda s: (
+        causal(s) | torch.cat([torch.ones(10), torch.zeros(s - 10)]).bool()[None]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KNOWS_MORE)
+def test_a_mask_that_knows_numbers_is_looked_at_beyond_them(name: str) -> None:
+    """At lengths of up to six places it would be causal attention's."""
+
+    class Masked(nn.Module):
+        def forward(self, q: torch.Tensor) -> torch.Tensor:
+            return F.scaled_dot_product_attention(q * 1.5, q, q, attn_mask=KNOWS_MORE[name](q.shape[2]))
+
+    called(Masked(), [(2, 2, 16, 16), (2, 2, 24, 16), (2, 2, 40, 16)], 2, min=12, max=63)
+    counted()
+
+
+@pytest.mark.parametrize("shape", [(1,), ()], ids=str)
+def test_a_weight_of_one_number_beside_columns_that_move(shape: tuple[int, ...]) -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.by = nn.Parameter(torch.full(shape, 1.5))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(x) * self.by
+
+    called(Scaled(), [(3, 8), (3, 12)], 1)
+    counted()
+
+
+@pytest.mark.parametrize("shape", [(0, 8), (0, 3, 8), (3, 0, 8)], ids=str)
+def test_no_rows_give_none(shape: tuple[int, ...]) -> None:
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).requires_grad_(False), torch.empty(shape)
+    same(compiled(model)(x), model(x))
+    counted()

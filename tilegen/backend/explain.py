@@ -16,7 +16,7 @@ from torch._dynamo.utils import counters
 from tilegen import config
 from tilegen.arch.machine import machine
 from tilegen.backend.backend import tilegen
-from tilegen.backend.joint_pass import LOGGER
+from tilegen.backend.search import LOGGER
 from tilegen.errors import SpecError
 
 

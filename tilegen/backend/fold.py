@@ -1,8 +1,9 @@
 """Weights of a region, made of the static tensors that it is given: merged, laid out anew, cast.
 
-They are computed once, and again after one of the tensors has changed; a change through .data is one that
-torch does not count, and is not seen. Several models may run one region, or layers that are alike: each has
-weights of its own.
+They are computed once, and again after one of the tensors has changed, as torch counts changes, or after a
+step of a fused optimizer, which it does not count. Others that it does not count, such as those through
+.data, are not seen: weights_changed() tells of them. Several models may run one region, or layers that are
+alike: each has weights of its own.
 """
 
 from __future__ import annotations
@@ -16,8 +17,29 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from tilegen.runtime.kept import kept
+
+_uncounted = 0  # changes of weights anywhere that torch's versions do not count
+
+
+def weights_changed() -> None:
+    """Tells `torch.compile(…, backend="tilegen")` that weights were changed in a way that torch does not
+    count, such as through `.data`, NumPy, or a flat tensor that they are views of.
+
+    What regions keep of weights, merged or laid out anew, is computed again at their next calls.
+    """
+    global _uncounted
+    _uncounted += 1
+
+
+def _after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    if any(group.get("fused") for group in optimizer.param_groups):
+        weights_changed()
+
+
+register_optimizer_step_post_hook(_after_step)
 
 _gone: Any = torch.UntypedStorage._expired
 _address, _version = attrgetter("cdata"), attrgetter("_version")
@@ -26,8 +48,8 @@ Place = tuple[int, torch.Size]  # an address, and the shape of a tensor there
 
 @dataclass(frozen=True)
 class _Made:
-    """Weights. made_of: the tensors that they are made of. versions: how often each was changed before.
-    storages: its memory, which this does not keep."""
+    """Weights. made_of: the tensors that they are made of. versions: how often all and each were changed
+    before. storages: its memory, which this does not keep."""
 
     weights: tuple[torch.Tensor, ...]
     made_of: tuple[Place, ...]
@@ -53,7 +75,7 @@ class Fold:
         if any(map(torch.Tensor.is_inference, static)):  # whose changes torch does not count
             return self._weights(static)
         # no frame of Python's for each: there may be hundreds, and this is done at each call
-        where, versions = tuple(map(torch.Tensor.data_ptr, static)), tuple(map(_version, static))
+        where, versions = tuple(map(torch.Tensor.data_ptr, static)), (_uncounted, *map(_version, static))
         made = self._made.get(where)
         if made is None or made.versions != versions or made.gone:
             if _captures(self._device):  # nothing is computed before a replay
@@ -106,7 +128,7 @@ def refolding(compiled: Callable[..., Any], static: Sequence[int]) -> Callable[.
             counted = [n for n in static if not given[n].is_inference()]
         tensors = tuple(map(given.__getitem__, counted))
         # what has the name of one before and other memory makes Inductor capture anew
-        now = tuple(map(id, tensors)), tuple(map(_version, tensors))
+        now = tuple(map(id, tensors)), (_uncounted, *map(_version, tensors))
         if now != before:
             at = {place: n for n, place in enumerate(places)}
             known = set(at)

@@ -23,8 +23,7 @@ from tilegen.backend import hidden, masks, scalars, search, sizes, spelled, thin
 from tilegen.backend.rewrite import Candidate, decomposed, replaced, unpadded, unstrided
 from tilegen.backend.search import Input
 
-LOGGER = "tilegen.backend"
-log = logging.getLogger(LOGGER)
+log = logging.getLogger(search.LOGGER)
 Pass = Callable[[Graph], None]
 
 

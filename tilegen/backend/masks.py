@@ -4,7 +4,8 @@ mask = where(arange(S)[None] <= arange(S)[:, None], 0, -inf)   attention(q, k, v
 mask = zeros(S, T)                                              attention(q, k, v, mask) → attention(q, k, v)
 
 Where a size moves, a mask is looked at if it compares places with each other and with 0 and 1 alone: then it
-says the same of the first few places as of all.
+says the same of the first few places as of all. Numbers that it may know besides, as lengths, values or
+constants that it computes, are looked beyond: at a size that is more than twice the largest.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ DROPOUT: dict[Any, int] = {
 MASK_BY_NAME = (aten._scaled_dot_product_flash_attention_for_cpu.default,)
 # what is added to the scores of no key, or less: models write it for -inf
 HIDDEN = torch.finfo(torch.float16).min
+END = 1 << 31  # of a slice, or more: all that is there
 FEW = range(2, 7)  # values of a size that moves, at which a mask is looked at
 # what a mask may be computed by whose sizes move: places, their order, and choices by it
 VIEWS = "index slice view reshape expand permute unsqueeze squeeze clone cat"
@@ -92,11 +94,40 @@ def hides_later(mask: Node) -> bool | None:
     symbols = sorted({s for n in cone for s in sizes.symbols(n)}, key=str)
     if not symbols:
         return _hides_later(mask, {}) if mask.meta["val"].numel() <= MOST else None
-    if not all(map(_of_first_places, cone)):
+    if not all(map(_of_first_places, cone)) or (beyond := _beyond(cone)) is None:
         return None
-    each = (dict(zip(symbols, of, strict=True)) for of in itertools.product(FEW, repeat=len(symbols)))
-    first, *others = (_hides_later(mask, at) for at in each)
+    each = itertools.product((*FEW, beyond), repeat=len(symbols))
+    try:
+        first, *others = (_hides_later(mask, dict(zip(symbols, of, strict=True))) for of in each)
+    except (RuntimeError, IndexError, ValueError):  # a size that it cannot have, such as of zeros(S - 10)
+        return None
     return first if all(other is first for other in others) else None
+
+
+def _beyond(cone: set[Node]) -> int | None:
+    """A size that moves beyond all numbers that a mask knows; None where that is too large to look at."""
+    known = [n for node in cone for n in _known(node)]
+    most = 2 * int(max(known, default=0)) + 3
+    return most if most * most <= MOST else None
+
+
+def _known(node: Node) -> Iterator[float]:
+    """Finite numbers, made positive, that a node is given, those of sizes too, and those that it computes of
+    no size. What hides is none."""
+    if sizes.is_size(node):
+        yield from (abs(int(n)) for n in sp.sympify(node.meta["val"].node.expr).atoms(sp.Integer))
+        return
+    given = pytree.tree_leaves((node.args, dict(node.kwargs)))
+    found = [n for n in given if isinstance(n, (int, float)) and not isinstance(n, bool)]
+    value = node.meta.get("val")
+    if isinstance(value, torch.Tensor):
+        found += [n for n in value.shape if isinstance(n, int)]
+        if of_constants(node) and value.numel() <= MOST:
+            with unset_fake_temporarily(), disable_proxy_modes_tracing(), torch.no_grad():
+                numbers = _computed(node, {}).double()
+                shown = numbers[numbers.isfinite() & (numbers > HIDDEN)]
+                found += [float(shown.abs().max())] if shown.numel() else []
+    yield from (abs(n) for n in found if HIDDEN < n < END)
 
 
 def _hides_later(mask: Node, at: Mapping[sp.Symbol, int]) -> bool | None:

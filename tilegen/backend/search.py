@@ -10,13 +10,14 @@ them.
 
 from __future__ import annotations
 
+import logging
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch._dynamo.utils import get_static_address_type
+from torch._dynamo.utils import counters, get_static_address_type
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx import Graph, Node
 from torch.utils import _pytree as pytree
@@ -35,6 +36,9 @@ from tilegen.nn import patterns
 from tilegen.nn.aten_choices import COMPARISONS
 from tilegen.nn.importer import NodeError
 
+LOGGER = "tilegen.backend"
+log = logging.getLogger(LOGGER)
+FAULTS = "faults of tilegen's own"  # in torch._dynamo.utils.counters["tilegen"]
 STATIC = "of weights or constants alone"  # what a region computes once, if it reads it
 Part = tuple[Node, ...]
 
@@ -142,8 +146,8 @@ class _Search:
         except FormError as error:
             blamed = dict.fromkeys(_asked(region, error.ops, found.names), str(error))
             self.judged[part] = _Judged(None, str(error), blamed)
-        except (TilegenError, DataDependentOutputException) as error:
-            self.judged[part] = _Judged(None, f"{type(error).__name__}: {error}")
+        except Exception as error:
+            self.judged[part] = _Judged(None, _said(error))
         return self.judged[part].blamed
 
     def _judge(self, part: Part) -> _Judged:
@@ -173,12 +177,22 @@ class _Search:
             return _Judged(None, str(error), {at if at in inside else part[-1]: str(error)})
         except FormError as error:
             return _Judged(None, str(error), dict.fromkeys(_asked(region, error.ops, names), str(error)))
-        except (TilegenError, DataDependentOutputException) as error:
-            return _Judged(None, f"{type(error).__name__}: {error}")
+        except Exception as error:
+            return _Judged(None, _said(error))
         kept = tuple(n for n in nodes if n not in views)
         candidate = Candidate(kept, given, results, text, region.program, paid)
         losers = _losers(region, paid, names) if config.min_gain else {}
         return _Judged(candidate, str(paid), losers=losers, names=names)
+
+
+def _said(error: Exception) -> str:
+    """Why a part is no region. Of an error that none was to be the log has all: a model that Inductor
+    compiles does not fail for it."""
+    said = f"{type(error).__name__}: {error}"
+    if not isinstance(error, (TilegenError, DataDependentOutputException)):
+        counters["tilegen"][FAULTS] += 1
+        log.warning("left to Inductor, a fault of tilegen's own, please tell us: %s", said, exc_info=error)
+    return said
 
 
 def _given(part: Part, static: set[Node]) -> tuple[dict[Node, bool], list[Node]]:

@@ -24,7 +24,7 @@ from torch.fx import Graph, Node
 from tilegen.backend import sizes, words
 from tilegen.backend.masks import hides_later
 from tilegen.backend.rewrite import called
-from tilegen.nn.patterns import COPIES, narrows
+from tilegen.nn.patterns import COPIES, narrows, truncates
 
 aten = torch.ops.aten
 CALL = words.MATH
@@ -283,7 +283,7 @@ def _peeled(node: Any, inside: set[Node]) -> Any:
 def _is_same(node: Any) -> bool:
     """Whether it has the values of its input, rounded or not, in the same last two dimensions."""
     if node.target in COPIES:
-        return True
+        return not truncates(node)
     if node.target not in RESHAPES:
         return False
     before, after = node.args[0].meta["val"], node.meta["val"]  # a shape's own numel() fixes what moves

@@ -191,6 +191,8 @@ def narrows(node: Node) -> bool:
 
 def _of_whole_numbers(node: Node) -> str:
     """Why a node computes of or to whole numbers, where no word does."""
+    if patterns.truncates(node):
+        return f"a cast of {_dtype(node.all_input_nodes[0])} to {_dtype(node)}"
     whole = any(_dtype(n) in WHOLE for n in (node, *node.all_input_nodes))
     asked = computes(node) and node.target not in OF_WHOLE_NUMBERS
     return f"{node.target} of whole numbers" if whole and asked else ""

@@ -144,7 +144,7 @@ def _batch_norm(
     elif x.columns() != 1:  # of rows (B, C), or (B, C, T)
         x = t.copied(x, (0, *range(2, len(x.dims)), 1))
     value = x.value
-    given = [t.weight(v.to(getattr(torch, value.dtype))) for v in factors(w, bias, mean, var, eps)]
+    given = [t.weight(v.float()) for v in factors(w, bias, mean, var, eps)]
     return [View(pointwise("e0 * e1 + e2", value, *given), x.dims)]
 
 

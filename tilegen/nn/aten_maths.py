@@ -149,10 +149,12 @@ def each(t: Trace, expression: str, a: View, b: Any) -> View:
 
 def of_columns(a: View, b: torch.Tensor) -> torch.Tensor | None:
     """A weight as a number for each column of a's tensor: one of (C, 1, 1) beside images (B, C, H, W)."""
+    if not isinstance(a.width, int):
+        return None
     if b.numel() == 1:
         return b.reshape(1).expand(a.width)
     at = a.columns()
-    if at is None or not isinstance(a.width, int) or b.numel() != a.width or b.dim() > len(a.dims):
+    if at is None or b.numel() != a.width or b.dim() > len(a.dims):
         return None
     sizes = (*(1 for _ in a.dims[b.dim() :]), *b.shape)
     return b.reshape(a.width) if sizes[at] == a.width else None

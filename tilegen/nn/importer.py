@@ -333,6 +333,8 @@ class _Spec:
                 return [args[0]]
             if node.target not in TABLE:
                 raise SpecError("no word for it in a spec")
+            if patterns.truncates(node):
+                raise SpecError("a cast that cuts off what is behind the point")
             if node.target in COMPARISONS and not chooses(node):
                 raise SpecError("a comparison that not torch.where alone reads")
             return TABLE[node.target](self, *args, **kwargs)

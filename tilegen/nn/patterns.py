@@ -253,14 +253,29 @@ def _spelled(node: Node) -> tuple[tuple[Any, tuple[Any, ...]], list[Any]] | None
 
 def through(node: Any) -> Any:
     """What a cast or a copy is made of."""
-    while isinstance(node, Node) and node.target in COPIES:
+    while isinstance(node, Node) and is_copy(node):
         node = node.args[0]
     return node
 
 
+def is_copy(node: Node) -> bool:
+    """Whether a node has its input's values, rounded or not."""
+    return node.target in COPIES and not truncates(node)
+
+
+def truncates(node: Node) -> bool:
+    """Whether a node casts to whole numbers or to bool what has others."""
+    if node.target not in COPIES or not node.all_input_nodes:
+        return False
+    before, after = node.all_input_nodes[0].meta.get("val"), node.meta.get("val")
+    if not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor):
+        return False
+    return before.is_floating_point() and not after.is_floating_point()
+
+
 def _rounded(node: Any) -> Any:
     """What a cast or a copy is made of, down to what is rounded to fewer bytes."""
-    while isinstance(node, Node) and node.target in COPIES and not narrows(node):
+    while isinstance(node, Node) and is_copy(node) and not narrows(node):
         node = node.args[0]
     return node
 

@@ -238,6 +238,8 @@ def regrouped(pieces: Sequence[P], shape: Sequence[Size], sizes: Sequence[Size])
         SpecError: a piece would have to be cut unevenly.
     """
     whole = _product(pieces)
+    if whole == 0 or 0 in sizes:
+        raise SpecError(f"a view of {tuple(shape)} as {tuple(sizes)}, which has no elements")
     given = sp.Mul(*(n for n in sizes if n != -1))
     sizes = [_number(_divided(whole, given)) if n == -1 else n for n in sizes]
     left, dims = list(pieces), []

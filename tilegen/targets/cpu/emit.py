@@ -205,9 +205,9 @@ class CpuOp(MacroOp):
     @property
     def columns(self) -> int:
         """The most columns a tile has."""
-        out = self.bound.out[-1]
+        out = most(self.bound.out[-1])
         width = self.bound.kind.width
-        return int(min(out, self.tile[width])) if width is not None else int(out)
+        return min(out, self.tile[width]) if width is not None else out
 
     @property
     def rows(self) -> str:

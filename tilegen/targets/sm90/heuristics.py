@@ -184,7 +184,7 @@ def _stage_rows(box: ConvBox, width: int) -> int:
 
 def _deepened(graph: Graph, chosen: Mapping[str, Config], machine: Machine) -> dict[str, Config]:
     """Linears of few rows with steps so deep that their weights fill the ring: all its stages are of one
-    size, that of the largest of any op."""
+    size, that of the largest of any op. CTAs that share a sum have a step each at least."""
     linears = {b.op.name: b for b in graph.ops_of(LinearAttributes) if b.op.name in chosen}
     if not linears or any(int(b.out[0]) > 64 for b in linears.values()):
         return dict(chosen)
@@ -199,7 +199,9 @@ def _deepened(graph: Graph, chosen: Mapping[str, Config], machine: Machine) -> d
     most = STAGE_ROWS if len(linears) == len(chosen) else least
 
     def depth(name: str, stage: int) -> int:
-        return max(1, min(DEEPEST, stage // rows[name]))
+        blocks, sharing = ceil_div(int(linears[name].shape(0)[1]), 64), chosen[name].cluster.k
+        shared = ceil_div(blocks, sharing - 1) - 1 if sharing > 1 else DEEPEST
+        return max(1, min(DEEPEST, shared, stage // rows[name]))
 
     def filled(stage: int) -> float:
         bytes_of = {name: math.prod(int(n) for n in b.shape(1)) for name, b in linears.items()}
