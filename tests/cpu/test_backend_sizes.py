@@ -16,7 +16,7 @@ from torch._inductor.decomposition import select_decomp_table
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tests.compiled import Block, Net, compiled, counted, left, same
-from tilegen.backend import sizes
+from tilegen.backend import masks, sizes
 from tilegen.backend.masks import hides_later
 from tilegen.backend.region import Region
 from tilegen.backend.subgraph import read, text_of
@@ -350,6 +350,25 @@ def test_a_mask_that_knows_numbers_is_looked_at_beyond_them(name: str) -> None:
 
     called(Masked(), [(2, 2, 16, 16), (2, 2, 24, 16), (2, 2, 40, 16)], 2, min=12, max=63)
     counted()
+
+
+def test_a_mask_of_many_places_for_a_batch_that_moves_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers that it knows are those of places, 600; a batch beyond them would be 400 million elements."""
+    seen, usual = [], masks._hides_later
+
+    def noted(mask: Any, at: Any) -> bool | None:
+        seen.append(max(at.values()))
+        return usual(mask, at)
+
+    monkeypatch.setattr(masks, "_hides_later", noted)
+
+    class Masked(nn.Module):
+        def forward(self, q: torch.Tensor) -> torch.Tensor:
+            mask = causal(600)[None, None].expand(q.shape[0], 1, 600, 600)
+            return F.scaled_dot_product_attention(q * 1.5, q, q, attn_mask=mask)
+
+    called(Masked(), [(2, 2, 600, 16), (3, 2, 600, 16)], 0)
+    assert seen and max(seen) < 600 and counted()["regions"] == 1, left()
 
 
 @pytest.mark.parametrize("shape", [(1,), ()], ids=str)

@@ -11,8 +11,9 @@ constants that it computes, are looked beyond: at a size that is more than twice
 from __future__ import annotations
 
 import itertools
+import math
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -94,21 +95,28 @@ def hides_later(mask: Node) -> bool | None:
     symbols = sorted({s for n in cone for s in sizes.symbols(n)}, key=str)
     if not symbols:
         return _hides_later(mask, {}) if mask.meta["val"].numel() <= MOST else None
-    if not all(map(_of_first_places, cone)) or (beyond := _beyond(cone)) is None:
+    if not all(map(_of_first_places, cone)):
         return None
-    each = itertools.product((*FEW, beyond), repeat=len(symbols))
+    # whole masks, one for each of these, lie there alike; what they know are no numbers of theirs
+    batches = _moving(shape[:-2]) - _moving(shape[-2:])
+    beyond = 2 * int(max((n for node in cone for n in _known(node)), default=0)) + 3
+    each = itertools.product(*(FEW if s in batches else (*FEW, beyond) for s in symbols))
     try:
-        first, *others = (_hides_later(mask, dict(zip(symbols, of, strict=True))) for of in each)
+        first, *others = (_at_sizes(mask, dict(zip(symbols, of, strict=True))) for of in each)
     except (RuntimeError, IndexError, ValueError):  # a size that it cannot have, such as of zeros(S - 10)
         return None
     return first if all(other is first for other in others) else None
 
 
-def _beyond(cone: set[Node]) -> int | None:
-    """A size that moves beyond all numbers that a mask knows; None where that is too large to look at."""
-    known = [n for node in cone for n in _known(node)]
-    most = 2 * int(max(known, default=0)) + 3
-    return most if most * most <= MOST else None
+def _moving(shape: Sequence[Any]) -> set[sp.Symbol]:
+    return {s for n in shape if isinstance(n, torch.SymInt) for s in n.node.expr.free_symbols}
+
+
+def _at_sizes(mask: Node, at: Mapping[sp.Symbol, int]) -> bool | None:
+    """What a mask is where what moves has these sizes; None of one that is too large to look at."""
+    shape = mask.meta["val"].shape
+    whole = math.prod(int(n.node.expr.subs(at)) if isinstance(n, torch.SymInt) else n for n in shape)
+    return _hides_later(mask, at) if whole <= MOST else None
 
 
 def _known(node: Node) -> Iterator[float]:
