@@ -12,16 +12,15 @@ import fcntl
 import functools
 import os
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.precompile import Compiled
+from benchmarks.precompile import Compiled, compiled, in_pool
 from benchmarks.workloads import Task
 from tilegen.bench import contenders
 from tilegen.bench.contenders import builders
@@ -57,20 +56,13 @@ def compile_cells(
 ) -> None:
     """Each (task, contender of torch.compile), in their order, by a pool of processes that share this GPU.
     What has not begun after `seconds` is left to the process that measures."""
-    end = time.monotonic() + seconds
     threads = max(1, len(os.sched_getaffinity(0)) // jobs)
     spawn = get_context("spawn")
     with (
         tempfile.TemporaryDirectory() as folder,
         ProcessPoolExecutor(jobs, spawn, _begin, (Path(folder) / "lock", threads)) as pool,
     ):
-        waiting = [pool.submit(compile_cell, *item) for item in wanted]
-        for done in as_completed(waiting):
-            if not done.cancelled():
-                say(done.result())
-            if time.monotonic() > end:
-                for future in waiting:
-                    future.cancel()
+        in_pool(pool, compile_cell, wanted, seconds, say)
 
 
 def _begin(lock: Path, threads: int) -> None:
@@ -80,12 +72,11 @@ def _begin(lock: Path, threads: int) -> None:
 
 def compile_cell(task: Task, name: str) -> Compiled:
     """What torch.compile makes of a cell for one of its contenders, into Inductor's cache."""
-    start, error = time.perf_counter(), ""
-    try:
+
+    def make() -> None:
         with torch.no_grad(), best_convolutions():
             given = [random_arguments(task.program, device=contenders.DEVICE)]
             if made := builders(task.program, {}, given).get(name):
                 made().calls[0]()
-    except Exception as raised:  # told when it is measured, too; the others are still compiled
-        error = f"{type(raised).__name__}: {(str(raised).strip().splitlines() or [''])[0]}"[:200]
-    return Compiled(str(task), name, round(time.perf_counter() - start, 2), error)
+
+    return compiled(task, name, make)

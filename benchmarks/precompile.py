@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing import get_context
 from typing import Any
 
@@ -42,11 +43,20 @@ def variants_of(task: Task, on: Machine | None = None) -> dict[str, Options]:
 
 def compile_variant(task: Task, variant: str, on: Machine | None = None) -> Compiled:
     """What tg.compile and prepare will ask the cache for on a machine."""
-    start, error = time.perf_counter(), ""
-    try:
+
+    def make() -> None:
         from tilegen.bench.contenders import WAYS, Way
 
         compile_kernels(task.program, variants_of(task, on)[variant], WAYS.get(variant, Way()), on)
+
+    return compiled(task, variant, make)
+
+
+def compiled(task: Task, variant: str, make: Callable[[], None]) -> Compiled:
+    """How long `make` takes, or why it ends before."""
+    start, error = time.perf_counter(), ""
+    try:
+        make()
     except Exception as raised:  # told when it is measured, too; the others are still compiled
         error = f"{type(raised).__name__}: {(str(raised).strip().splitlines() or [''])[0]}"[:200]
     return Compiled(str(task), variant, round(time.perf_counter() - start, 2), error)
@@ -94,24 +104,36 @@ def precompile(
 ) -> list[Compiled]:
     """Each (task, variant), in their order, for a machine; what has not begun after `seconds` is left to the
     process that measures."""
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=alone) as pool:
+        return in_pool(pool, partial(compile_variant, on=on), wanted, seconds, say)
+
+
+def in_pool(
+    pool: ProcessPoolExecutor,
+    compile_one: Callable[[Task, str], Compiled],
+    wanted: Sequence[tuple[Task, str]],
+    seconds: float,
+    say: Callable[[Compiled], None],
+) -> list[Compiled]:
+    """Each (task, variant), in their order, by a pool's processes; none that has not begun after
+    `seconds`."""
     found: list[Compiled] = []
     end = time.monotonic() + seconds
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=alone) as pool:
-        waiting = {pool.submit(compile_variant, *item, on): item for item in wanted}
-        for done in as_completed(waiting):
-            if done.cancelled():
-                continue
-            task, variant = waiting[done]
-            error = done.exception()
-            found.append(
-                done.result()
-                if error is None
-                else Compiled(str(task), variant, 0.0, f"{type(error).__name__}: {error}"[:200])
-            )
-            say(found[-1])
-            if time.monotonic() > end:
-                for future in waiting:
-                    future.cancel()
+    waiting = {pool.submit(compile_one, *item): item for item in wanted}
+    for done in as_completed(waiting):
+        if done.cancelled():
+            continue
+        task, variant = waiting[done]
+        error = done.exception()
+        found.append(
+            done.result()
+            if error is None
+            else Compiled(str(task), variant, 0.0, f"{type(error).__name__}: {error}"[:200])
+        )
+        say(found[-1])
+        if time.monotonic() > end:
+            for future in waiting:
+                future.cancel()
     return found
 
 

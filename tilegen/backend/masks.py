@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -94,11 +94,11 @@ def hides_later(mask: Node) -> bool | None:
         return None
     symbols = sorted({s for n in cone for s in sizes.symbols(n)}, key=str)
     if not symbols:
-        return _hides_later(mask, {}) if mask.meta["val"].numel() <= MOST else None
+        return _at_sizes(mask, {})
     if not all(map(_of_first_places, cone)):
         return None
     # whole masks, one for each of these, lie there alike; what they know are no numbers of theirs
-    batches = _moving(shape[:-2]) - _moving(shape[-2:])
+    batches = sizes.symbols_of(shape[:-2]) - sizes.symbols_of(shape[-2:])
     beyond = 2 * int(max((n for node in cone for n in _known(node)), default=0)) + 3
     each = itertools.product(*(FEW if s in batches else (*FEW, beyond) for s in symbols))
     try:
@@ -108,14 +108,9 @@ def hides_later(mask: Node) -> bool | None:
     return first if all(other is first for other in others) else None
 
 
-def _moving(shape: Sequence[Any]) -> set[sp.Symbol]:
-    return {s for n in shape if isinstance(n, torch.SymInt) for s in n.node.expr.free_symbols}
-
-
 def _at_sizes(mask: Node, at: Mapping[sp.Symbol, int]) -> bool | None:
     """What a mask is where what moves has these sizes; None of one that is too large to look at."""
-    shape = mask.meta["val"].shape
-    whole = math.prod(int(n.node.expr.subs(at)) if isinstance(n, torch.SymInt) else n for n in shape)
+    whole = math.prod(sizes.at(n, at) for n in mask.meta["val"].shape)
     return _hides_later(mask, at) if whole <= MOST else None
 
 
@@ -219,7 +214,7 @@ def _computed(node: Node, at: Mapping[sp.Symbol, int]) -> Any:
 
     def of(n: Node) -> Any:
         if sizes.is_size(n):
-            return int(n.meta["val"].node.expr.subs(at))
+            return sizes.at(n.meta["val"], at)
         if n not in known:
             known[n] = on_cpu(n, of)
         return known[n]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,7 +117,17 @@ def moving(graph: Graph) -> Moving | None:
 
 def symbols(node: Node) -> set[sp.Symbol]:
     """What moves in a node."""
-    return {s for n in _sizes(node) if not isinstance(n, int) for s in n.node.expr.free_symbols}
+    return symbols_of(_sizes(node))
+
+
+def symbols_of(sizes: Iterable[Any]) -> set[sp.Symbol]:
+    """What moves in some sizes."""
+    return {s for n in sizes if not isinstance(n, int) for s in n.node.expr.free_symbols}
+
+
+def at(size: Any, values: Mapping[sp.Symbol, int]) -> int:
+    """A size where what moves has these values."""
+    return size if isinstance(size, int) else int(size.node.expr.subs(values))
 
 
 def _most(size: torch.SymInt, traced: int) -> int:

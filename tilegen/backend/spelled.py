@@ -24,7 +24,7 @@ from torch.fx import Graph, Node
 from tilegen.backend import sizes, words
 from tilegen.backend.masks import hides_later
 from tilegen.backend.rewrite import called
-from tilegen.nn.patterns import COPIES, narrows, truncates
+from tilegen.nn.patterns import is_copy, narrows
 
 aten = torch.ops.aten
 CALL = words.MATH
@@ -242,7 +242,7 @@ def _operand(node: Any, inside: set[Node]) -> tuple[Any, float] | None:
         if node.meta["val"].dim() == 4:
             found = node, scale, len(passed)
         passed.append(node)
-        if _is_same(node) and not (node.target in COPIES and narrows(node)):
+        if _is_same(node) and not narrows(node):
             node = node.args[0]
         elif (by := _factor(node)) is not None:
             node, scale = node.args[0], scale * by
@@ -282,8 +282,8 @@ def _peeled(node: Any, inside: set[Node]) -> Any:
 
 def _is_same(node: Any) -> bool:
     """Whether it has the values of its input, rounded or not, in the same last two dimensions."""
-    if node.target in COPIES:
-        return not truncates(node)
+    if is_copy(node):
+        return True
     if node.target not in RESHAPES:
         return False
     before, after = node.args[0].meta["val"], node.meta["val"]  # a shape's own numel() fixes what moves

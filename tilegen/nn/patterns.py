@@ -265,12 +265,8 @@ def is_copy(node: Node) -> bool:
 
 def truncates(node: Node) -> bool:
     """Whether a node casts to whole numbers or to bool what has others."""
-    if node.target not in COPIES or not node.all_input_nodes:
-        return False
-    before, after = node.all_input_nodes[0].meta.get("val"), node.meta.get("val")
-    if not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor):
-        return False
-    return before.is_floating_point() and not after.is_floating_point()
+    before, after = _types(node)
+    return bool(before and after and before.is_floating_point and not after.is_floating_point)
 
 
 def _rounded(node: Any) -> Any:
@@ -282,11 +278,16 @@ def _rounded(node: Any) -> Any:
 
 def narrows(node: Node) -> bool:
     """Whether a cast or a copy is rounded to fewer bytes."""
-    given: Any = node.args[0]
-    before, after = given.meta.get("val"), node.meta.get("val")
-    if not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor):
-        return False
-    return after.itemsize < before.itemsize
+    before, after = _types(node)
+    return bool(before and after and after.itemsize < before.itemsize)
+
+
+def _types(node: Node) -> tuple[torch.dtype | None, torch.dtype | None]:
+    """Of what a cast or a copy is given, and its own; None of what is no tensor, and of other nodes."""
+    if node.target not in COPIES or not node.all_input_nodes:
+        return None, None
+    before, after = (n.meta.get("val") for n in (node.all_input_nodes[0], node))
+    return getattr(before, "dtype", None), getattr(after, "dtype", None)
 
 
 def _matches(pattern: Any, given: Any, found: dict[str, Any]) -> bool:
