@@ -23,6 +23,8 @@ from tilegen.targets.select import place
 
 FOLDER = Path(__file__).resolve().parent / "results"
 RESULTS = (FOLDER / "calibration-unseen-h200.json", FOLDER / "calibration-unseen-again-h200.json")
+# drawn by chance though a sweep that was fitted to holds them (calibration-convs-h200.json): not counted
+SEEN: tuple[Mapping[str, Any], ...] = ({"B": 2, "HW": 56, "C": 512, "N": 64, "size": 3, "stride": 1},)
 FAMILIES = {
     "linear": "linears",
     "conv": "convolutions",
@@ -56,7 +58,8 @@ def taken(paths: Sequence[Path] = RESULTS) -> list[Taken]:
 def _in_file(path: Path) -> tuple[Taken, ...]:
     gpu = path.stem.rpartition("-")[2]
     # torch is a peer
-    plans = ([row for row in rows if row["lowering"] != "torch"] for rows in by_program(path))
+    fresh = (rows for rows in by_program(path) if rows[0]["sizes"] not in SEEN)
+    plans = ([row for row in rows if row["lowering"] != "torch"] for rows in fresh)
     return tuple(_taken(rows, gpu) for rows in plans if len(rows) > 1)
 
 
@@ -71,7 +74,9 @@ def _taken(rows: Sequence[Mapping[str, Any]], gpu: str) -> Taken:
 
 def errors(paths: Sequence[Path] = RESULTS) -> Mapping[str, Error]:
     """Of the model's times of single ops, by family."""
-    return {"linear": error_of(pairs(tuple(paths))), "conv": error_of(conv_pairs(tuple(paths)))}
+    seen = [str(sizes) for sizes in SEEN]
+    convolutions = [p for p in conv_pairs(tuple(paths)) if p.program not in seen]
+    return {"linear": error_of(pairs(tuple(paths))), "conv": error_of(convolutions)}
 
 
 def lines(paths: Sequence[Path] = RESULTS) -> Iterator[str]:
