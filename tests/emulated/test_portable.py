@@ -10,7 +10,19 @@ from tests.emulated.kernels import emulated, replaced
 from tests.gpu.gemms import Case
 from tests.gpu.language import reduced
 from tests.gpu.ops import pair
-from tests.gpu.portable import ATTENTIONS, CASES, CAUSAL, LAYERS, ODD, PANELS, PIXELS, SHARED, STEEP, TWICE
+from tests.gpu.portable import (
+    ATTENTIONS,
+    CASES,
+    CAUSAL,
+    IN_ROWS,
+    LAYERS,
+    ODD,
+    PANELS,
+    PIXELS,
+    SHARED,
+    STEEP,
+    TWICE,
+)
 from tests.shares import share
 
 NUMBERS = Case("numbers", reduced, {"N": 264, "M": 70})
@@ -53,6 +65,11 @@ def test_layers_are_right(case: Case) -> None:
     assert emulated(case, range(1), target="sm_80") == ""
 
 
+@pytest.mark.parametrize("case", IN_ROWS, ids=lambda c: c.name)
+def test_chains_of_patches_are_right_under_every_adversary(case: Case) -> None:
+    assert emulated(case, range(3), target="sm_80") == ""
+
+
 SYNC = "          __syncthreads();  // what it reads is there"
 FAULTS: list[tuple[Case, str, Callable[[str], str]]] = [
     (NUMBERS, "threads begin before thread 0 has waited", replaced(SYNC, "          // nothing")),
@@ -93,6 +110,10 @@ FAULTS: list[tuple[Case, str, Callable[[str], str]]] = [
         "a warp's second rows have the queries of the first",
         replaced("left + PITCH * 16 * m + at", "left + at"),
     ),
+    (IN_ROWS[0], "patches of the next pixel", replaced("return r % 9;", "return (r + 1) % 9;")),
+    (IN_ROWS[0], "patches of the next line", replaced("return r / 9 % 9;", "return (r / 9 + 1) % 9;")),
+    (IN_ROWS[0], "patches of another image", replaced("return r / 81;", "return r / 82;")),
+    (IN_ROWS[0], "patches of what is not yet there", replaced("tg_need(g, t, 0, 0, 0);", "")),
     (
         PANELS,
         "panels' sums are added up before all are there",

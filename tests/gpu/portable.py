@@ -75,5 +75,21 @@ ODD = [
     Case("rows from an odd column on, float32", viewed, {"M": 17, "N": 40, "K": 72, "dtype": "float32"}),
     Case("pixels from an odd channel on", viewed_pixels, {}),
 ]
+# convolutions as linears over all pixels, one behind the other in a launch
+IN_ROWS = [
+    Case(
+        f"pixels in rows, {what}",
+        pair,
+        sizes,
+        {"tiles": {"first": first, "second": second}},
+    )
+    for what, sizes, first, second in (
+        ("odd images", {"B": 2, "HW": 9, "C": 16, "N": 24}, (48, 24, 16), (32, 24, 24)),
+        ("stride 2", {"HW": 14, "C": 40, "N": 32, "stride": 2}, (48, 32, 40), (16, 32, 32)),
+        ("dilated", {"B": 3, "HW": 12, "C": 24, "dilation": 2, "dtype": "bfloat16"}, *2 * ((80, 8, 24),)),
+        ("a filter of five, as many rows as panels", {"HW": 11, "C": 72, "size": 5}, *2 * ((64, 72, 72),)),
+        ("shared sums", {"B": 2, "HW": 28, "C": 128}, (48, 128, 64), (48, 64, 128)),
+    )
+]
 SMALL = [c for c in CONVOLUTIONS if c not in PATCHES and c.program.sizes and dict(c.program.sizes)["HW"] < 15]
-CASES = [*THREADS, *LANGUAGE, *INT8, *SMALL]
+CASES = [*THREADS, *LANGUAGE, *INT8, *SMALL, *IN_ROWS]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from tilegen.arch.machine import Machine
 from tilegen.ops.base import OpInstance
 from tilegen.ops.cluster import ClusterShape
+from tilegen.ops.patches import Patches
 
 if TYPE_CHECKING:
     from tilegen.graph.graph import Graph
@@ -52,6 +53,7 @@ class Forms(ABC):
     # new rows may be forwarded to an attention (tilegen.graph.forward_kv)
     forwards_kv: ClassVar[bool] = False
     multiplies_patches: ClassVar[bool] = False  # a linear may be of patches of images (tilegen.graph.pixels)
+    patches_in_chains: ClassVar[bool] = False  # such linears may stand in one launch
     # a linear's rows may be any, else whole 16-byte units of two-byte numbers (tilegen.graph.by_threads)
     any_linear: ClassVar[bool] = True
     odd_results: ClassVar[bool] = True  # such a linear may have any number of columns, else eights of them
@@ -69,6 +71,14 @@ class Forms(ABC):
     def choose(self, graph: Graph, machine: Machine) -> Mapping[str, Config]:
         """Op -> its config, for ops whose configs are chosen together; empty where each is chosen alone."""
         return {}
+
+    def patches_problem(self, b: OpInstance, seen: Patches) -> str:
+        """Why a convolution can be no linear of the patches that it sees, or an empty string."""
+        return "its patches have no form"
+
+    def faster_in_rows(self, rows: Graph, boxes: Graph, machine: Machine) -> bool:
+        """Whether convolutions take less time as linears over all pixels than in boxes of pixels."""
+        return False
 
     def super_tile(self, graph: Graph, machine: Machine) -> int:
         """Rows of tiles whose columns a launch of the graph walks together."""

@@ -14,7 +14,7 @@ from tilegen.graph.forms import Place
 from tilegen.graph.fuse_epilogues import fuse
 from tilegen.graph.graph import GIVEN, Graph
 from tilegen.graph.pad_rows import padded
-from tilegen.graph.pixels import alone_as_linear, in_rows
+from tilegen.graph.pixels import convolutions_in_rows, in_rows
 from tilegen.graph.rows_by_rows import as_linears
 from tilegen.ops.attention import AttentionAttributes
 from tilegen.ops.base import OpDef, TileOp, kind
@@ -97,7 +97,7 @@ def whole_plan(program: Program, place: Place, options: Options) -> Plan:
         asked, alone, others = _of_op(options, op.name), fused.alone(op), names - {op.name, op.result}
         free = not any(getattr(asked, what) for what in OF_AN_OP)
         known = _as_one_alike(alone, place) if free else None
-        cut.append(known or tiled(alone_as_linear(alone, place, asked), place, asked, others))
+        cut.append(known or tiled(convolutions_in_rows(alone, place, asked), place, asked, others))
     for op, of_op in zip(fused.ops, cut, strict=True):
         made = {o.name for o in of_op.ops if o.name != op.name} | {
             o.result for o in of_op.ops if o.result != op.result
@@ -138,7 +138,7 @@ def _cut(known_as: OpDef, op: TileOp, tensors: tuple[Tensor, ...], place: Place)
     outputs = tuple(t.name for t in tensors if t.role == "output")
     graph = Graph("alike", {t.name: t for t in tensors}, (op,), outputs)
     try:
-        made = tiled(alone_as_linear(graph, place, Options()), place, Options())
+        made = tiled(convolutions_in_rows(graph, place, Options()), place, Options())
     except TilegenError:  # raised again for the op that has a name
         return None
     return made.ops[0] if len(made.ops) == 1 else None

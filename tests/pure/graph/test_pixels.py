@@ -9,7 +9,8 @@ import pytest
 
 import tilegen as tg
 from benchmarks.families import resnet50_block
-from tests.gpu.ops import pixels
+from benchmarks.workloads import example
+from tests.gpu.ops import pair, pixels
 from tilegen.arch.machine import machine
 from tilegen.errors import PlanError
 from tilegen.frontend.dims import filled, the_dim
@@ -23,6 +24,7 @@ from tilegen.runtime.verify_launches import prove_launches
 from tilegen.schedule.launches import launches_of, moving_launches
 from tilegen.schedule.plan import Plan
 from tilegen.targets.select import place
+from tilegen.targets.sm80.pixels import clocks
 
 H200 = place(machine("h200"), "sm_90a")
 
@@ -103,9 +105,30 @@ def test_what_no_tensor_map_takes_stays(sizes: dict[str, Any]) -> None:
         tg.plan(conv(N=10, size=3), "h200", tiles=tile)
 
 
-@pytest.mark.parametrize("on", ["a100", "cpu"])
-def test_other_targets_multiply_no_patches(on: str) -> None:
-    assert kinds(conv(**LARGE), on) == ["conv2d"]
+def test_the_cpu_target_multiplies_no_patches() -> None:
+    assert kinds(conv(**LARGE), "cpu") == ["conv2d"]
+
+
+@pytest.mark.parametrize("sizes", [{}, {"C": 24}, {"HW": 13, "stride": 2}, {"B": 1, "N": 40}])
+def test_a_portable_kernel_has_chains_of_them(sizes: dict[str, Any]) -> None:
+    tiles = {"first": (48, 24, 64), "second": (32, 24, 64)}
+    made = tg.plan(pair(**{"B": 2, "HW": 9, **sizes}), "a100", tiles=tiles)
+    assert [op.kind for op in made.graph.ops] == ["linear"] * 2
+    assert all(patches(b) for b in made.bounds) and made.waits_of("second")
+    assert tg.verify(made).ok and Plan.from_json(made.to_json()).digest == made.digest
+
+
+@pytest.mark.parametrize(("pixels", "channels"), [(56, 64), (28, 128), (14, 256), (7, 512), (40, 96)])
+def test_a_portable_chain_is_cut_as_takes_less_time_by_the_model(pixels: int, channels: int) -> None:
+    program = pair(B=8, HW=pixels, C=channels)
+    boxes = fuse(program)
+    rows, on = in_rows(boxes), machine("a100")
+    kind = "linear" if clocks(rows, on) < clocks(boxes, on) else "conv2d"
+    assert kinds(program, "a100") == [kind] * 2
+
+
+def test_a_portable_chain_that_holds_another_op_stays() -> None:
+    assert set(kinds(example("vgg19", HW=32, block=1), "a100")) == {"conv2d", "max_pool2d"}
 
 
 def test_whichever_takes_less_time_by_the_model_is_planned() -> None:

@@ -13,14 +13,16 @@ from tests.gpu.ops import pair
 from tests.gpu.portable import TWICE
 from tests.shares import share
 from tilegen.arch import gpus
+from tilegen.arch.machine import machine
 from tilegen.codegen.schedule import schedule_text
 from tilegen.codegen.tidy import pieces
+from tilegen.graph.fuse_epilogues import fuse
 from tilegen.runtime.nvrtc import compile_cuda
 from tilegen.targets.cpu.emit import generate as generate_cpu
 from tilegen.targets.sm80.block import REGISTERS, ROOM, best_block
 from tilegen.targets.sm80.emit import generate
 from tilegen.targets.sm80.library import PortableLibrary
-from tilegen.targets.sm80.pixels import MOST_PIXELS
+from tilegen.targets.sm80.pixels import MOST_PIXELS, pixel_tiles
 from tilegen.targets.sm80.product import LARGEST_FILTER, PortableLinear, multiplies_pixels
 
 
@@ -86,8 +88,8 @@ def test_a_place_of_a_filter_fits_an_int(apart: int, by_product: bool) -> None:
 
 @pytest.mark.parametrize("pixels", [2048, 2049, 16000])
 def test_lines_of_any_length_have_tiles(pixels: int) -> None:
-    case = Case("long", seen_far, {"W": pixels, "C": 64, "pitch": 64})
-    lines, width = case.plan(target="sm_80").bounds[0].tile[1:3]
+    graph = fuse(Case("long", seen_far, {"W": pixels, "C": 64, "pitch": 64}).program)
+    ((_, lines, width, *_),) = pixel_tiles(graph.bound(graph.ops[0]), machine("a100"))
     assert lines == 1 and width <= MOST_PIXELS
 
 

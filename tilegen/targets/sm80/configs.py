@@ -10,7 +10,7 @@ from tilegen.codegen.thread_product import conv_tiles, product_tiles
 from tilegen.ops.attention import AttentionAttributes
 from tilegen.ops.base import OpInstance
 from tilegen.ops.conv2d import ConvAttributes
-from tilegen.ops.gemm import LinearAttributes, MatmulAttributes, of_groups
+from tilegen.ops.gemm import LinearAttributes, MatmulAttributes, of_groups, patches
 from tilegen.targets.sm80.pixels import pixel_tiles
 from tilegen.targets.sm80.product import multiplies_pixels
 
@@ -29,5 +29,7 @@ def tiles_worth_trying(b: OpInstance, machine: Machine) -> Sequence[tuple[int, .
         return attention_tiles(b, machine.sms)
     if not isinstance(b.attributes, LinearAttributes):
         return b.kind.tiles(b, machine)
+    if patches(b):
+        return pixel_tiles(b, machine)
     few = isinstance(b.out[0], int) and b.out[0] <= FEW
     return of_groups(NARROW if few else TILES, b.attributes.groups)

@@ -20,13 +20,14 @@ from tilegen.codegen.tidy import tidied
 from tilegen.errors import PlanError
 from tilegen.graph.positions import Position, positions
 from tilegen.ops.base import OpInstance
-from tilegen.ops.gemm import LinearAttributes
+from tilegen.ops.gemm import LinearAttributes, patches
 from tilegen.schedule.alike import written_as
 from tilegen.schedule.plan import Plan
 from tilegen.targets.sm80.block import SLOT, WARPS
 from tilegen.targets.sm80.product import (
     PortableConv,
     PortableLinear,
+    PortablePatches,
     PortableProduct,
     multiplies_pixels,
 )
@@ -66,7 +67,8 @@ def _ops(plan: Plan, architecture: str) -> Ops:
 def portable_op(plan: Plan, b: OpInstance, architecture: str) -> PortableProduct | ThreadTile:
     """An op as the kernel computes it. PlanError where it has no form here."""
     if isinstance(b.attributes, LinearAttributes):
-        return PortableLinear(plan, b, architecture)
+        product = PortablePatches if patches(b) else PortableLinear
+        return product(plan, b, architecture)
     if multiplies_pixels(b):
         return PortableConv(plan, b, architecture)
     refuse_missing_macro("cuda/threads", "cu", b)

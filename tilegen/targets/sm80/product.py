@@ -18,10 +18,12 @@ from tilegen.arch import gpus
 from tilegen.codegen.cuda_op import TYPES, mma_problem, refuse
 from tilegen.codegen.epilogue import EpilogueText
 from tilegen.codegen.op_text import OpText
+from tilegen.errors import PlanError
 from tilegen.frontend.program import DTYPES
 from tilegen.ops.base import OpInstance
 from tilegen.ops.conv2d import ConvAttributes
-from tilegen.ops.gemm import groups, k_range
+from tilegen.ops.gemm import groups, k_range, patches
+from tilegen.ops.patches import Patches
 from tilegen.targets.sm80.block import SLOT, Block, best_block
 from tilegen.targets.sm80.thread_tile import Need, needs
 
@@ -265,15 +267,42 @@ class PortableLinear(PortableProduct):
 
 
 @dataclass(frozen=True)
-class PortableConv(PortableProduct):
-    """A row of a tile is a pixel of its box, image by image, line by line. It waits for all that its steps
-    read before its first chunk, since K goes by positions of the filter, steps by channels."""
+class GatheredProduct(PortableProduct):
+    """A row of A is what a filter sees from a pixel of the result. A tile waits for all that its steps read
+    before its first chunk, since K goes by positions of the filter, steps by channels."""
 
     of_pixels: ClassVar[bool] = True
 
     @property
-    def attributes(self) -> ConvAttributes:
-        return ConvAttributes.of(self.bound)
+    def seen(self) -> Patches:
+        raise NotImplementedError
+
+    @property
+    def any_stepped(self) -> bool:
+        return False
+
+    @property
+    def step_needs(self) -> Iterator[Need]:
+        return needs(self, ("step",))
+
+    @property
+    def late_needs(self) -> Iterator[Need]:
+        return needs(self, ("epilogue",))
+
+
+@dataclass(frozen=True)
+class PortableConv(GatheredProduct):
+    """A row of a tile is a pixel of its box, image by image, line by line."""
+
+    @cached_property
+    def seen(self) -> Patches:
+        b, a = self.bound, ConvAttributes.of(self.bound)
+        images, height, width, _ = map(int, b.shape(0))
+        _, down, across, channels = map(int, b.shape(1))
+        result = int(b.out[1]), int(b.out[2])
+        return Patches(
+            images, (height, width), channels, (down, across), result, a.stride, a.padding, a.dilation
+        )
 
     @property
     def box(self) -> tuple[int, ...]:
@@ -303,17 +332,18 @@ class PortableConv(PortableProduct):
     def end(self) -> str:
         return f"{math.prod(self.box)}, {to_c(self.bound.write[3].hi)}"
 
-    @property
-    def any_stepped(self) -> bool:
-        return False
+
+@dataclass(frozen=True)
+class PortablePatches(GatheredProduct, PortableLinear):
+    """A convolution that is a linear over all pixels (tilegen.graph.pixels): a row of a tile is one of the
+    result's."""
 
     @property
-    def step_needs(self) -> Iterator[Need]:
-        return needs(self, ("step",))
-
-    @property
-    def late_needs(self) -> Iterator[Need]:
-        return needs(self, ("epilogue",))
+    def seen(self) -> Patches:
+        found = patches(self.bound)
+        if found is None:
+            raise PlanError(f"{self.name!r} multiplies rows, expected patches", self.bound.op.where)
+        return found
 
 
 def multiplies_pixels(b: OpInstance) -> bool:
@@ -329,4 +359,3 @@ def multiplies_pixels(b: OpInstance) -> bool:
     first = (b.op.operands[0].columns or (0, 0))[0]
     sizes = (channels, b.pitch(0), first, b.out[3], b.tile[3] if b.tile else 8)
     return all(int(n) % 8 == 0 for n in sizes)
-

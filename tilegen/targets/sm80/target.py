@@ -11,12 +11,14 @@ from tilegen.arch.machine import Machine
 from tilegen.graph.forms import Proxies
 from tilegen.graph.graph import Graph
 from tilegen.ops.base import OpInstance
+from tilegen.ops.patches import Patches
 from tilegen.schedule.plan import Plan
 from tilegen.targets.base import Emitted, Target
 
 
 class Sm80(Target):
     name, on_gpu, any_linear, odd_results = "sm_80", True, False, False
+    multiplies_patches = patches_in_chains = True
 
     def fits(self, machine: Machine) -> bool:
         return machine.architecture.mma_sync
@@ -25,6 +27,16 @@ class Sm80(Target):
         from tilegen.targets.sm80.configs import tiles_worth_trying
 
         return tiles_worth_trying(b, machine)
+
+    def patches_problem(self, b: OpInstance, seen: Patches) -> str:
+        from tilegen.targets.sm80.product import multiplies_pixels
+
+        return "" if multiplies_pixels(b) else "its filter reaches too far for a product of patches"
+
+    def faster_in_rows(self, rows: Graph, boxes: Graph, machine: Machine) -> bool:
+        from tilegen.targets.sm80.pixels import clocks
+
+        return clocks(rows, machine) < clocks(boxes, machine)
 
     def check(self, plan: Plan, b: OpInstance) -> None:
         from tilegen.targets.sm80.emit import portable_op

@@ -9,9 +9,24 @@ from typing import ClassVar, Literal
 from tilegen.codegen.op_text import OpText
 from tilegen.codegen.taken_keys import TakenKeys
 from tilegen.frontend.program import Size
+from tilegen.graph.conv_box import MOST_STRIDE
 from tilegen.graph.product_time import ROW_BYTES
 from tilegen.ops.patches import Patches
 from tilegen.runtime.launch import Im2col
+
+MOST_CORNER = 128  # of a tensor map in im2col mode
+
+
+def im2col_problem(seen: Patches) -> str:
+    """Why bulk copies cannot put patches together, or an empty string."""
+    reach = (d * (n - 1) for d, n in zip(seen.dilation, seen.window, strict=True))
+    if max(seen.stride) <= MOST_STRIDE and max(*seen.padding, *reach) < MOST_CORNER:
+        return ""
+    return (
+        f"a tensor map of patches takes strides up to {MOST_STRIDE}, and padding and filters that reach less"
+        f" than {MOST_CORNER} pixels; given stride {seen.stride}, padding {seen.padding}, {seen.window[0]} x"
+        f" {seen.window[1]} pixels of dilation {seen.dilation}"
+    )
 
 
 @dataclass(frozen=True)

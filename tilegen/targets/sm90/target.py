@@ -16,11 +16,13 @@ from tilegen.graph.product_time import ROWS_OF_GPC
 from tilegen.ops.attention import FEW, AttentionAttributes, over_caches
 from tilegen.ops.base import OpInstance
 from tilegen.ops.gemm import MatmulAttributes
+from tilegen.ops.patches import Patches
 from tilegen.schedule.plan import Plan
 from tilegen.targets.base import Emitted, Target, unproved
 from tilegen.targets.sm90.heuristics import attention_tile, best_configs, best_splits
 from tilegen.targets.sm90.ops import hopper_op, layout_of, refuse_parameters
 from tilegen.targets.sm90.shared_bodies import bodies
+from tilegen.targets.sm90.stage import im2col_problem
 
 
 class Sm90(Target):
@@ -39,6 +41,14 @@ class Sm90(Target):
 
     def choose(self, graph: Graph, machine: Machine) -> Mapping[str, Config]:
         return best_configs(graph, machine)
+
+    def patches_problem(self, b: OpInstance, seen: Patches) -> str:
+        return seen.problem or im2col_problem(seen)
+
+    def faster_in_rows(self, rows: Graph, boxes: Graph, machine: Machine) -> bool:
+        (op,) = boxes.ops
+        in_rows, in_boxes = (best_configs(g, machine).get(op.name) for g in (rows, boxes))
+        return bool(in_rows and in_boxes and in_rows.us < in_boxes.us)
 
     def super_tile(self, graph: Graph, machine: Machine) -> int:
         """With lists by GPC a block of tiles that is as high as it is wide: 16 SMs load four rows and four
