@@ -36,7 +36,7 @@ setup(
     packages=[*find_packages(include=["tilegen", "tilegen.*"]), "tilegen.templates"],
     package_dir={"tilegen": "tilegen", "tilegen.templates": "templates"},
     package_data={
-        "tilegen": ["residuals.json", "tuned.json", "py.typed"],
+        "tilegen": ["residuals.json", "py.typed"],
         "tilegen.templates": ["**/*.j2", "emulator/*", "host/*"],
     },
     include_package_data=False,

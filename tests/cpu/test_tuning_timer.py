@@ -67,5 +67,5 @@ def test_the_fastest_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("TILEGEN_CACHE_DIR", str(tmp_path))
     program = mlp(M=9, H=64, I=48)
     ensure_tuned(program, H200, H200.target, 1e-3, lambda _: None)  # type: ignore[arg-type]
-    found = lookup(program, "h200", shipped=False)
+    found = lookup(program, "h200")
     assert found is not None and found.us > 0 and found.lowering == "persistent" and found.tried == 1

@@ -59,7 +59,7 @@ def test_one_launch(name: str, sizes: dict[str, Any], dtype: str) -> None:
 
 @pytest.mark.parametrize("name", ["resnet38", "vgg19"])
 def test_a_launch_for_each_op(name: str) -> None:
-    """Which some nets are faster with (tilegen/tuned.json)."""
+    """Which some nets are faster with."""
     compare(example(name), lowering="multi_launch", programmatic=True)
 
 

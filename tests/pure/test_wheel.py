@@ -72,7 +72,7 @@ def test_the_wheel_holds_all_that_is_needed_and_no_more(wheel: Path) -> None:
         for p in (ROOT / "templates").rglob("*")
         if p.suffix in (".j2", ".hpp", ".cpp")
     }
-    data = {f"tilegen/{name}" for name in ("py.typed", "residuals.json", "tuned.json")}
+    data = {f"tilegen/{name}" for name in ("py.typed", "residuals.json")}
     assert templates and names - info == source | templates | data
     assert any(n.endswith("LICENSE") for n in info) and any(n.endswith("entry_points.txt") for n in info)
     for line in ("Requires-Python: >=3.10", "License: MIT", "Description-Content-Type: text/markdown"):

@@ -338,5 +338,5 @@ def ensure_tuned(
     program: Program, place: Place, target: Target, seconds: float, progress: Callable[[str], None]
 ) -> None:
     """Measure, unless that was done here before, and keep what is found in the cache folder."""
-    if lookup(program, place.label, shipped=False) is None:
+    if lookup(program, place.label) is None:
         remember(program, place.label, tune(program, place, target, seconds, progress)[0])

@@ -1,8 +1,8 @@
 """Measured choices: `tilegen tune` times the model's best few plans on the GPU and remembers the fastest;
 `tilegen.compile` then uses it.
 
-Remembered in the cache folder (tuned.json), per place (tilegen.graph.forms.Place.label) and program; those
-that ship with tilegen stand in tilegen/tuned.json.
+Remembered in the cache folder (tuned.json), per place (tilegen.graph.forms.Place.label) and program. Nothing
+of the kind ships with tilegen: its own workloads are planned as everybody's are.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from functools import lru_cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -119,14 +117,14 @@ def _hash(content: str) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:24]
 
 
-def lookup(program: Program, on: str, shipped: bool = True) -> Tuned | None:
-    """The remembered choice, in the program's names; the user's own first, then that of the same program with
-    the other 16-bit type; None where there is none. shipped: also from what ships with tilegen."""
-    files = _remembered(on)[: 2 if shipped else 1]
+def lookup(program: Program, on: str) -> Tuned | None:
+    """The remembered choice, in the program's names, or that of the same program with the other 16-bit type;
+    None where there is none."""
+    remembered = _remembered(on)
     content = _content(program)
     # a plan takes as long on either type
     other = re.sub('"(b?)float16"', lambda m: '"float16"' if m[1] else '"bfloat16"', content)
-    found = next((f[key] for key in map(_hash, (content, other)) for f in files if key in f), None)
+    found = next((remembered[key] for key in map(_hash, (content, other)) if key in remembered), None)
     try:
         return None if found is None else Tuned.from_json(found).of(program)
     except PlanError as error:
@@ -136,9 +134,9 @@ def lookup(program: Program, on: str, shipped: bool = True) -> Tuned | None:
         ) from None
 
 
-def _remembered(on: str) -> list[dict[str, Any]]:
-    """The user's own entries for a place, and those that ship with tilegen."""
-    return [entries.get(on, {}) for entries in (_read(cache_dir() / "tuned.json"), _shipped())]
+def _remembered(on: str) -> dict[str, Any]:
+    """The entries for a place."""
+    return dict(_read(cache_dir() / "tuned.json").get(on, {}))
 
 
 def remember(program: Program, on: str, tuned: Tuned, path: Path | None = None) -> Path:
@@ -163,11 +161,6 @@ def _read(path: Path) -> dict[str, Any]:
         raise CacheError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, TypeError) as error:
         raise CacheError(f"{path} is not a file of tuned choices: {error}; remove it") from None
-
-
-@lru_cache(maxsize=1)
-def _shipped() -> dict[str, Any]:
-    return dict(json.loads(resources.files("tilegen").joinpath("tuned.json").read_text()))
 
 
 def digest(on: str) -> str:

@@ -151,7 +151,7 @@ def test_what_was_measured_is_not_measured_again(tmp_path: Path, monkeypatch: py
         return lambda batch: {n: 1.0 + (v.lowering == "persistent") for n, v in batch.items()}
 
     monkeypatch.setattr(tuning, "on_this_gpu", timer)
-    assert lookup(program, "h200") is not None and tuned_lowering(program, "h200") == "persistent"
+    assert lookup(program, "h200") is None
     for _ in range(2):
         ensure_tuned(program, H200, H200.target, 1e-3, lambda _: None)  # type: ignore[arg-type]
     assert asked == ["llama_attention"] and tuned_lowering(program, "h200") == "multi_launch"

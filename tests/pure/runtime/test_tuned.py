@@ -1,14 +1,13 @@
 """Measured choices: what stores is found and can be built; what is remembered is found again, by what a
 program computes."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import tilegen as tg
-from benchmarks.workloads import example
+from benchmarks.workloads import example, tasks
 from tests.gpu.gemms import mlp
 from tilegen.frontend.dims import filled, the_dim
 from tilegen.frontend.program import Program
@@ -17,31 +16,16 @@ from tilegen.runtime.request import chosen_regimes, parts, settled_lowering
 from tilegen.runtime.tuned import Tuned, key_of, lookup, remember, tuned_lowering
 from tilegen.schedule.planner import plan as make_plan
 from tilegen.targets.select import place
-from tilegen.targets.sm90.emit import generate
 
-# where planning alone is more than 2 % slower (docs/perf-log.md)
-SHIPPED = [example("llama_attention", S=1024)]
+NAMED = ("chains", "gemms", "graphs", "convolutions", "attention", "cached", "decode", "prefill", "cusync")
 
 
-def test_nothing_else_ships() -> None:
-    shipped = json.loads((Path(tg.__file__).parent / "tuned.json").read_text())
-    assert set(shipped) == {"h200"} and set(shipped["h200"]) == {key_of(p) for p in SHIPPED}
-
-
-@pytest.mark.parametrize(
-    "program", SHIPPED, ids=lambda p: f"{p.name} {' '.join(str(n) for _, n in p.sizes[:3])}"
-)
-def test_what_ships_is_used(program: Program) -> None:
-    tuned = lookup(program, "h200")
-    assert tuned is not None and tuned.us > 0
-    assert tuned_lowering(program, "h200") == tuned.lowering
-    plan = tg.plan(program, "h200")
-    named = [name for name, _ in tuned.options.split_kv]
-    split = {name: f"{name}_split_kv" for name in named if plan.graph.op(name).kind == "combine"}
-    assert {name: plan.graph.op(split.get(name, name)).tile for name, _ in tuned.options.tiles} == dict(
-        tuned.options.tiles
-    )
-    assert generate(plan).text
+def test_nothing_ships(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a fresh cache remembers of the benchmarks' own workloads."""
+    monkeypatch.setenv("TILEGEN_CACHE_DIR", str(tmp_path))
+    named = [task.program for group in NAMED for task in tasks(group)]
+    assert len(named) > 80 and not any(lookup(program, "h200") for program in named)
+    assert {p.name for p in Path(tg.__file__).parent.glob("*.json")} == {"residuals.json"}
 
 
 def found(program: Program) -> Tuned:
@@ -66,15 +50,10 @@ def test_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     remember(program, "h200", choice)
     remember(mlp(M=34), "h200", choice)
     assert (
-        found(program) == choice
-        and lookup(mlp(M=35), "h200") is None
-        and lookup(program, "h200:64") is None
+        found(program) == choice and lookup(mlp(M=35), "h200") is None and lookup(program, "h200:64") is None
     )
     # as wide, not as wide
-    assert (
-        found(mlp(M=33, dtype="float16")) == choice
-        and lookup(mlp(M=33, dtype="float32"), "h200") is None
-    )
+    assert found(mlp(M=33, dtype="float16")) == choice and lookup(mlp(M=33, dtype="float32"), "h200") is None
     assert tg.plan(program, "h200").graph.op("down").tile == (64, 96, 64)
     # an option given: the planner's own choice
     assert tg.plan(program, "h200", order="op_major").graph.op("down").tile != (64, 96, 64)
