@@ -21,8 +21,8 @@ FILTERS = (128, 64, 32)  # of a tile
 
 @dataclass(frozen=True)
 class PixelTile:
-    """A tile of so many pixels and filters, and what all of an op's take. pixels: of one; at: its sizes
-    there, images, lines and pixels of a box or the rows of a run."""
+    """A tile of an op's pixels and filters, and the clocks that all of the op's tiles take. at: images, lines
+    and pixels of a box, or the rows of a run."""
 
     at: tuple[int, ...]
     filters: int
@@ -55,7 +55,7 @@ def pixel_tiles(b: OpInstance, machine: Machine) -> list[tuple[int, ...]]:
 
 
 def clocks(graph: Graph, machine: Machine) -> float:
-    """What the best tiles of a graph's ops take."""
+    """That the best tiles of a graph's ops take."""
     return sum(best_tile(graph.bound(op), machine).clocks for op in graph.ops)
 
 
