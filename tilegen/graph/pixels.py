@@ -54,7 +54,7 @@ def convolutions_in_rows(graph: Graph, place: Place, options: Options) -> Graph:
             raise PlanError(f"tile {_tile(op, options)} of {op.name!r} is a linear's, and {why}", op.where)
         if why:
             return graph
-    rows, answers = in_rows(graph), {a for a in asked.values() if a is not None}
+    answers = {a for a in asked.values() if a is not None}
     if len(answers) > 1:
         first = next(op for op in graph.ops if asked[op.name])
         raise PlanError(
@@ -62,10 +62,11 @@ def convolutions_in_rows(graph: Graph, place: Place, options: Options) -> Graph:
             " launch are cut in boxes of pixels: cut all of them alike",
             first.where,
         )
-    if not answers:
-        one_pixel = all(of_one_pixel(graph, op) for op in graph.ops)
-        answers = {one_pixel or place.forms.faster_in_rows(rows, graph, place.machine)}
-    return rows if answers == {True} else graph
+    rows = in_rows(graph)
+    if answers:
+        return rows if answers.pop() else graph
+    one_pixel = all(of_one_pixel(graph, op) for op in graph.ops)
+    return rows if one_pixel or place.forms.faster_in_rows(rows, graph, place.machine) else graph
 
 
 def _tile(op: TileOp, options: Options) -> str:

@@ -26,7 +26,7 @@ from tilegen.ops.base import (
     register,
     whole,
 )
-from tilegen.ops.conv2d import output_size
+from tilegen.ops.conv2d import ConvAttributes, output_size
 from tilegen.ops.extrema import smallest
 from tilegen.ops.patches import Patches
 from tilegen.ops.pointwise import pointwise
@@ -223,10 +223,15 @@ def patches(b: OpInstance) -> Patches | None:
     """What a linear that was a convolution multiplies instead of rows of x; None where a row of x is one."""
     if not b.op.pixels or not isinstance(b.attributes, LinearAttributes):
         return None
-    a, x, w = b.attributes, *(b.tensors[o.tensor].shape for o in b.op.operands[:2])
+    seen = seen_by(b)
+    return None if (seen.window, seen.stride, seen.padding) == ((1, 1), (1, 1), (0, 0)) else seen
+
+
+def seen_by(b: OpInstance) -> Patches:
+    """What the filter of a convolution sees, or of the linear that it became."""
+    a = b.attributes if isinstance(b.attributes, LinearAttributes) else ConvAttributes.of(b)
+    x, w = (b.tensors[o.tensor].shape for o in b.op.operands[:2])
     size, window = (x[1], x[2]), (w[1], w[2])
-    if (window, a.stride, a.padding) == ((1, 1), (1, 1), (0, 0)):
-        return None
     lines, pixels = map(output_size, size, window, a.stride, a.padding, a.dilation)
     return Patches(x[0], size, b.shape(0)[-1], window, (lines, pixels), a.stride, a.padding, a.dilation)
 

@@ -11,7 +11,7 @@ from tilegen.arch.machine import Machine
 from tilegen.frontend.dims import most
 from tilegen.graph.graph import Graph
 from tilegen.ops.base import OpInstance, ceil_div
-from tilegen.ops.gemm import LinearAttributes, k_range, patches
+from tilegen.ops.gemm import patches
 from tilegen.targets.sm80.block import SLOT, best_block
 
 MOST_PIXELS = 256  # of a tile
@@ -41,7 +41,7 @@ class PixelTile:
 def best_tile(b: OpInstance, machine: Machine) -> PixelTile:
     """The tile whose waves take the least time."""
     *pixels, filters = (most(n) for n in b.out)
-    depth = _depth(b)
+    depth = math.prod(int(n) for n in b.shape(1)[1:])
     widths = sorted({min(n, filters) for n in FILTERS})
     found = (PixelTile.of(b, at, n, depth, machine) for at in sorted(set(_pixels(pixels))) for n in widths)
     return min(found, key=lambda t: t.clocks)
@@ -57,14 +57,6 @@ def pixel_tiles(b: OpInstance, machine: Machine) -> list[tuple[int, ...]]:
 def clocks(graph: Graph, machine: Machine) -> float:
     """That the best tiles of a graph's ops take."""
     return sum(best_tile(graph.bound(op), machine).clocks for op in graph.ops)
-
-
-def _depth(b: OpInstance) -> int:
-    """Of K."""
-    if isinstance(b.attributes, LinearAttributes):
-        lo, hi = k_range(b)
-        return int(hi) - int(lo)
-    return math.prod(int(n) for n in b.shape(1)[1:])
 
 
 def _pixels(sizes: list[int]) -> Iterable[tuple[int, ...]]:

@@ -18,11 +18,10 @@ from tilegen.arch import gpus
 from tilegen.codegen.cuda_op import TYPES, mma_problem, refuse
 from tilegen.codegen.epilogue import EpilogueText
 from tilegen.codegen.op_text import OpText
-from tilegen.errors import PlanError
 from tilegen.frontend.program import DTYPES
 from tilegen.ops.base import OpInstance
 from tilegen.ops.conv2d import ConvAttributes
-from tilegen.ops.gemm import groups, k_range, patches
+from tilegen.ops.gemm import groups, k_range, seen_by
 from tilegen.ops.patches import Patches
 from tilegen.targets.sm80.block import SLOT, Block, best_block
 from tilegen.targets.sm80.thread_tile import Need, needs
@@ -273,9 +272,9 @@ class GatheredProduct(PortableProduct):
 
     of_pixels: ClassVar[bool] = True
 
-    @property
+    @cached_property
     def seen(self) -> Patches:
-        raise NotImplementedError
+        return seen_by(self.bound)
 
     @property
     def any_stepped(self) -> bool:
@@ -293,16 +292,6 @@ class GatheredProduct(PortableProduct):
 @dataclass(frozen=True)
 class PortableConv(GatheredProduct):
     """A row of a tile is a pixel of its box, image by image, line by line."""
-
-    @cached_property
-    def seen(self) -> Patches:
-        b, a = self.bound, ConvAttributes.of(self.bound)
-        images, height, width, _ = map(int, b.shape(0))
-        _, down, across, channels = map(int, b.shape(1))
-        result = int(b.out[1]), int(b.out[2])
-        return Patches(
-            images, (height, width), channels, (down, across), result, a.stride, a.padding, a.dilation
-        )
 
     @property
     def box(self) -> tuple[int, ...]:
@@ -337,13 +326,6 @@ class PortableConv(GatheredProduct):
 class PortablePatches(GatheredProduct, PortableLinear):
     """A convolution that is a linear over all pixels (tilegen.graph.pixels): a row of a tile is one of the
     result's."""
-
-    @property
-    def seen(self) -> Patches:
-        found = patches(self.bound)
-        if found is None:
-            raise PlanError(f"{self.name!r} multiplies rows, expected patches", self.bound.op.where)
-        return found
 
 
 def multiplies_pixels(b: OpInstance) -> bool:
