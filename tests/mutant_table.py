@@ -148,7 +148,10 @@ def table(rows: Rows) -> str:
 
 def document(rows: Rows, each: int, seconds: float) -> str:
     names = "; ".join(f"{s.name} ({len(s.data['tiles'])} tiles)" for s in subjects().values())
-    rules = "\n".join(f"- *{name}*: {words}." for name, words in RULES.items())
+    rules = "\n".join(
+        textwrap.fill(f"- *{name}*: {words}.", 110, subsequent_indent="  ", break_on_hyphens=False)
+        for name, words in RULES.items()
+    )
     wrong = [w for row in rows.values() for w in row.wrong]
     found = "".join(f"\n- {w}" for w in wrong)
     verdict = f"Wrong:{found}" if wrong else "Missed by all layers, or false alarms: none."

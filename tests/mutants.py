@@ -266,9 +266,7 @@ def order_mutants(subject: Subject) -> Iterator[Mutant]:
         return change
 
     for a, b in combinations(range(len(tiles)), 2):
-        yield Mutant(
-            "swapped ranks", f"ranks {a} and {b}", swapped(a, b), {"kind": "warpgroup_reduce", "a": a, "b": b}
-        )
+        yield Mutant("swapped ranks", f"ranks {a} and {b}", swapped(a, b), {"kind": "swap", "a": a, "b": b})
     for sm, ranks in enumerate(lists if lists != "dynamic" else []):
         for at, to in combinations(range(len(ranks)), 2):
             a, b = ranks[at], ranks[to]
@@ -276,7 +274,7 @@ def order_mutants(subject: Subject) -> Iterator[Mutant]:
                 "swapped in a static list",
                 f"SM {sm}: ranks {a} and {b}",
                 listed(sm, at, to),
-                {"kind": "warpgroup_reduce", "a": a, "b": b},
+                {"kind": "swap", "a": a, "b": b},
             )
 
 

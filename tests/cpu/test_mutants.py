@@ -4,6 +4,7 @@ tests.mutants` prints the table."""
 from __future__ import annotations
 
 import os
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -127,6 +128,13 @@ def test_an_edit_that_does_not_apply_is_refused() -> None:
     assert edited(source, True) != source
     with pytest.raises(AssertionError):
         edited(source.replace("tg_reset(g);", ""), True)
+
+
+@pytest.mark.parametrize("name", subjects())
+def test_the_code_has_every_switch_that_mutants_set(name: str) -> None:
+    subject = of(name)
+    known = set(re.findall(r'tg_is\("(\w+)"\)', edited(generate(subject.plan), True)))
+    assert {m.switches["kind"] for m in (*mutants(subject), *code_mutants(subject))} <= known
 
 
 def test_code_mutants_are_those_that_a_plan_cannot_state() -> None:
