@@ -29,7 +29,7 @@ def test_what_is_found_gives_the_program(
 ) -> None:
     monkeypatch.setenv("TILEGEN_CACHE_DIR", str(tmp_path))
     kernel = tg.compile(program, "sm_90a", tune=5.0)
-    found = lookup(program, place(target="sm_90a").label, shipped=False)
+    found = lookup(program, place(target="sm_90a").label)
     assert found is not None and found.us > 0 and found.tried >= 2
     given = random_arguments(program, 0, "cuda")
     expected = tg.reference(program, *(a.cpu() for a in given))
