@@ -26,10 +26,12 @@ wheels: $(VENV)/.tested
 	$(BIN)/python -m tests.wheels
 	$(BIN)/python -m tests.wheels --torch "$(TORCH)" "$(PYTHON)"
 
+# tests/gpu and benchmarks by their types, too: where there is no GPU nothing else runs them
 lint: $(VENV)/.tested
 	$(RUFF) tilegen tests examples benchmarks docs setup.py
 	$(BIN)/lint-imports --config tests/layers.ini --no-logo --no-cache
 	$(BIN)/mypy --strict --no-warn-return-any --allow-subclassing-any --ignore-missing-imports tilegen
+	$(BIN)/mypy --check-untyped-defs --explicit-package-bases --ignore-missing-imports tests/gpu benchmarks
 
 $(VENV)/.installed: setup.py
 	$(PYTHON) -m venv $(VENV)

@@ -366,8 +366,8 @@ def candidates(drawn: Drawn) -> list[Candidate]:
         return found + [Candidate.of({op.name: c}, LOWERINGS[0]) for c in configs]
     sizes = tuple(SHAPES) if len(graph.ops) == 1 else PAIRS
     every = [{op.name: _all(graph, op.name, cluster) for op in graph.ops} for cluster in sizes]
-    chosen = [*_best(every), *_others(every, r)][: (BEST + OTHERS) // len(lowerings)]
-    return found + [Candidate.of(cut, lowering) for cut in chosen for lowering in lowerings]
+    cuts = [*_best(every), *_others(every, r)][: (BEST + OTHERS) // len(lowerings)]
+    return found + [Candidate.of(cut, lowering) for cut in cuts for lowering in lowerings]
 
 
 def _tiles(graph: Graph) -> list[tuple[int, ...]]:
@@ -520,7 +520,8 @@ def measure(folder: Path, seconds: float, jobs: int, seed: int, sweep: str) -> P
     from tilegen.bench.environment import environment
     from tilegen.bench.results import heading, save
 
-    end, rows, refused, on = time.monotonic() + seconds, [], [], gpu_here()
+    end, on = time.monotonic() + seconds, gpu_here()
+    rows, refused = list[dict[str, Any]](), list[dict[str, Any]]()
     drawing = programs(seed, SWEEPS[sweep])
     with get_context("spawn").Pool(jobs, initializer=alone) as pool:  # ends them when it is left
         waiting: list[tuple[Drawn, AsyncResult[Any]]] = []

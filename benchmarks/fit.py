@@ -168,7 +168,11 @@ def _swept(path: Path, family: str) -> tuple[Pair[Rates], ...]:
 def conv_pairs(paths: tuple[Path, ...] = CONVS) -> tuple[Pair[ConvRates], ...]:
     """Every convolution of sweeps, once for each of its tiles."""
     families = ("conv", "convs", "patches")  # of a sweep of everything, and of those of convolutions
-    return tuple(p for path in paths for family in families for p in _cut(path, family, _conv_us))
+    return tuple(p for path in paths for family in families for p in _boxes(path, family))
+
+
+def _boxes(path: Path, family: str) -> Iterator[Pair[ConvRates]]:
+    return _cut(path, family, _conv_us)
 
 
 @lru_cache
@@ -433,7 +437,8 @@ def tell(folder: Path) -> None:
     }
     conv_rates = fitted_convs([p for p in convs if not p.held_out])
     attention_rates = fitted_attention([p for p in attention if not p.held_out])
-    for rates in (*of_sweeps.values(), conv_rates, attention_rates):
+    every: tuple[Rates | ConvRates | AttentionRates, ...] = (*of_sweeps.values(), conv_rates, attention_rates)
+    for rates in every:
         told = {f.name: float(f"{getattr(rates, f.name):.4g}") for f in fields(rates)}
         print("\nfitted anew:", told)
     found = of_sweeps["h200"], of_sweeps, conv_rates, attention_rates

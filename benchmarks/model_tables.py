@@ -87,8 +87,8 @@ def sections(results: Path, gpu: str) -> list[str]:
     for title, text, names, of in tables:
         paths = [path for name in names for path in _files(results, name, gpu)]
         if paths:
-            found = [f"{of(load_json(p))}\n\n{_source(p.name, load_json(p))}" for p in paths]
-            parts.append("\n\n".join([f"## {title}", _wrapped(text), *found]))
+            tables_of = [f"{of(load_json(p))}\n\n{_source(p.name, load_json(p))}" for p in paths]
+            parts.append("\n\n".join([f"## {title}", _wrapped(text), *tables_of]))
     swept = list(dict.fromkeys(sweep.path for sweep in fit.SWEEPS))
     found = [results / path.name for path in (*fit.RESULTS, *swept, *fit.CONVS, fit.ATTENTION)]
     if all(path.exists() for path in found):

@@ -145,7 +145,7 @@ def ready(name: str, batch: int, max_autotune: bool, lock: Path, choices: Path |
     from torch._dynamo.utils import counters
     from torch._inductor.utils import fresh_cache
 
-    mode = {"mode": "max-autotune-no-cudagraphs"} if max_autotune else {}
+    mode: dict[str, Any] = {"mode": "max-autotune-no-cudagraphs"} if max_autotune else {}
     torch.manual_seed(0)
     with torch.device(DEVICE):
         model, given = MODELS[name](batch)

@@ -208,8 +208,7 @@ _GLANCE = (
     " peer is faster; in how many cells torch.compile (max-autotune) was among the peers: elsewhere, where it"
     " would be the best, the ratio flatters; and our own launches of single ops over our one launch: what"
     " tile sync by itself is worth. tilegen is what `tg.compile` gives, weights bound with `prepare`, which"
-    " costs a packed copy of them; `tilegen-unprepared` takes them at each call, and `tilegen-exclusive` has"
-    " your word that nothing else that waits runs beside it: both stand in the tables."
+    " costs a packed copy of them; the tables also have it without, and as it is where nothing runs beside."
 )
 _METHOD = (
     (

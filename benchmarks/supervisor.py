@@ -56,6 +56,10 @@ class Lines:
 # --- in the worker ------------------------------------------------------------------------------------------
 
 
+def _doing(lines: Lines, cell: int, text: str) -> None:
+    lines.write(kind="doing", cell=cell, text=text)
+
+
 def serve(
     jobs: Sequence[Job],
     lines: Lines,
@@ -71,8 +75,7 @@ def serve(
             return
         lines.write(kind="begun", cell=job.cell)
         try:
-            doing = functools.partial(lines.write, kind="doing", cell=job.cell)
-            found = measure(job, lambda text, doing=doing: doing(text=text))
+            found = measure(job, functools.partial(_doing, lines, job.cell))
         except ContenderDied as error:
             lines.write(kind="died", cell=job.cell, variant=error.variant, error=str(error)[:400])
             os._exit(3)  # an orderly end would wait for the GPU

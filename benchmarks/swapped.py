@@ -16,6 +16,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -142,15 +143,15 @@ def cell(name: str, batch: int) -> dict[str, Any]:
     errors = {"eager": error(run(xs[0]), wanted), "torch.compile": error(compiled(xs[0]), wanted)}
     seconds = {"torch.compile": time.perf_counter() - start}
     runners = {
-        "eager": timing.ready(timing.Contender(tuple(lambda x=x: run(x) for x in xs))),
-        "torch.compile": timing.ready(timing.Contender(tuple(lambda x=x: compiled(x) for x in xs))),
+        "eager": timing.ready(timing.Contender(tuple(partial(run, x) for x in xs))),
+        "torch.compile": timing.ready(timing.Contender(tuple(partial(compiled, x) for x in xs))),
     }
     start = time.perf_counter()
     made, held = swapped(layers_of(model), lambda: run(xs[0]))
     errors["tilegen"] = error(run(xs[0]), wanted)
     assert len(held) == len(made)
     seconds["tilegen"] = time.perf_counter() - start
-    runners["tilegen"] = timing.ready(timing.Contender(tuple(lambda x=x: run(x) for x in xs)))
+    runners["tilegen"] = timing.ready(timing.Contender(tuple(partial(run, x) for x in xs)))
     for layer in made:
         layer.kernel.check()
     runs = {variant: runner.run for variant, runner in runners.items()}

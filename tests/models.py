@@ -321,6 +321,7 @@ def made(name: str, dtype: torch.dtype = torch.float32, device: str = "cpu") -> 
     for norm in module.modules():
         if isinstance(norm, nn.BatchNorm2d):
             nn.init.normal_(norm.weight, 1.0, 0.2), nn.init.normal_(norm.bias, 0.0, 0.2)
+            assert norm.running_mean is not None and norm.running_var is not None
             norm.running_mean.normal_(0.0, 0.2), norm.running_var.uniform_(0.5, 2.0)
     return module.to(device, dtype)
 

@@ -63,8 +63,8 @@ def test_its_own_op_compiles_for_a_gpu(tmp_path: Path) -> None:
     files = [
         (language, text)
         for language, text in blocks("tutorial.md")
-        if FILE.match(text) and "unit" in FILE.match(text)[1]
-    ]  # type: ignore[index]
+        if (named := FILE.match(text)) and "unit" in named[1]
+    ]
     for language, text in [*files, ("python", ON_A_GPU)]:
         run_block(language, text, tmp_path)
 

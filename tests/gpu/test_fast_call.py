@@ -92,7 +92,7 @@ def test_launches_that_wait_in_a_graph_keep_what_they_were_given(monkeypatch: py
     names = [t.name for t in case.program.arguments]
     x, *weights = random_arguments(case.program, 0, "cuda")
     xs = [random_arguments(case.program, seed, "cuda")[0] for seed in range(5)]
-    found, graphs = [], []
+    found, graphs = [], list[Any]()
     for many in (fast_call.MANY, 1000):
         monkeypatch.setattr(fast_call, "MANY", many)
         monkeypatch.setattr(fast_call, "LaunchGraph", Counted(graphs))

@@ -44,9 +44,9 @@ def prepared(
     weights = {
         t.name: a for t, a in zip(case.program.arguments, arguments, strict=True) if t.role == "weight"
     }
-    return kernel.prepare(**weights), [
-        a for a, role in zip(arguments, roles, strict=True) if role != "weight"
-    ]
+    bound = kernel.prepare(**weights)
+    assert isinstance(bound, MultiLaunchKernel)
+    return bound, [a for a, role in zip(arguments, roles, strict=True) if role != "weight"]
 
 
 @pytest.mark.parametrize("case", [*CASES, BOTTLENECK], ids=lambda c: c.name)
@@ -69,7 +69,8 @@ def test_against_float32_and_each_other(case: Case, monkeypatch: pytest.MonkeyPa
         for _ in range(20)
         for kernel, given in ((ordinary, arguments), (early, arguments), (bound, rest))
     ]
-    early.check(), bound.check()
+    early.check()
+    bound.check()
     assert all(torch.equal(y, first) for y in results)
 
 
