@@ -29,6 +29,12 @@ def is_int(value: object, least: int = 0) -> bool:
     return type(value) is int and least <= value < LIMIT
 
 
+def expect(value: Any, kind: type, what: str) -> Any:
+    if type(value) is not kind:
+        raise Malformed(f"{what} is {value!r:.60}, expected a {kind.__name__}")
+    return value
+
+
 @dataclass(frozen=True)
 class Span:
     """A range along one dimension for every row (CTA); empty where high <= low."""
