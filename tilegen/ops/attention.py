@@ -37,6 +37,7 @@ from tilegen.ops.masks import (
     ahead,
     bias_operand,
     bias_rows,
+    check_causal,
     check_prefix,
     hidden,
     lengths_operand,
@@ -155,46 +156,9 @@ def attention(
     where = caller()
     tensors("attention", where, q=q, k=k, v=v)
     kv_heads = heads if kv_heads is None else kv_heads
-    need(isinstance(heads, int) and heads >= 1, f"attention: heads is a positive int, given {heads!r}", where)
-    need(
-        isinstance(kv_heads, int) and kv_heads >= 1 and heads % kv_heads == 0,
-        f"attention: {heads} heads do not share {kv_heads} key heads evenly",
-        where,
-    )
-    batch, q_len, d = head_shape(q, heads, "q", where)
-    kb, k_len, kd = head_shape(k, kv_heads, "k", where)
-    need(
-        head_shape(v, kv_heads, "v", where) == (kb, k_len, kd),
-        f"attention: k {k.shape} and v {v.shape} differ",
-        where,
-    )
-    need(kb == batch, f"attention: q has batch {batch}, k has {kb}", where)
-    need(
-        kd == d,
-        f"attention: q has head size {d} ({q.shape}, {heads} heads), k has {kd} ({k.shape}, {kv_heads}"
-        " heads)",
-        where,
-    )
-    need(
-        q.dtype == k.dtype == v.dtype,
-        f"attention: q, k, v are {q.dtype}, {k.dtype}, {v.dtype}; expected one dtype",
-        where,
-    )
-    if at is not None and isinstance(q_len, int) and isinstance(k_len, int):
-        need(k_len >= q_len, f"attention: {q_len} queries do not fit into caches of {k_len} rows", where)
-    if causal and at is None and isinstance(q_len, int) and isinstance(k_len, int):
-        need(
-            k_len >= q_len,
-            f"attention: causal needs at least as many keys as queries, given {k_len} and {q_len}",
-            where,
-        )
+    batch, q_len, k_len, d = _sizes(q, k, v, heads, kv_heads, where)
     masked = bool(causal) or at is not None
-    counted = isinstance(window, int) and not isinstance(window, bool) and window > 0
-    need(
-        window is None or (masked and counted),
-        f"attention: window is a positive int beside causal=True or at, given {window!r}",
-        where,
-    )
+    check_causal(q_len, k_len, bool(causal), at is not None, window, where)
     check_prefix(prefix, bool(causal) and at is None and window is None, k_len, where)
     need(lengths is None or at is None, "attention: lengths are of sequences without caches, given at", where)
     table, size = None, None
@@ -233,6 +197,38 @@ def attention(
     return call("attention", name, operands, (batch, q_len, heads * d), q.dtype, "rows", attributes, where)
 
 
+
+
+def _sizes(
+    q: Value, k: Value, v: Value, heads: int, kv_heads: int, where: str
+) -> tuple[Size, Size, Size, Size]:
+    """Batch, queries, keys and columns of a head. SpecError where heads, shapes or dtypes do not meet."""
+    need(isinstance(heads, int) and heads >= 1, f"attention: heads is a positive int, given {heads!r}", where)
+    need(
+        isinstance(kv_heads, int) and kv_heads >= 1 and heads % kv_heads == 0,
+        f"attention: {heads} heads do not share {kv_heads} key heads evenly",
+        where,
+    )
+    batch, q_len, d = head_shape(q, heads, "q", where)
+    kb, k_len, kd = head_shape(k, kv_heads, "k", where)
+    need(
+        head_shape(v, kv_heads, "v", where) == (kb, k_len, kd),
+        f"attention: k {k.shape} and v {v.shape} differ",
+        where,
+    )
+    need(kb == batch, f"attention: q has batch {batch}, k has {kb}", where)
+    need(
+        kd == d,
+        f"attention: q has head size {d} ({q.shape}, {heads} heads), k has {kd} ({k.shape}, {kv_heads}"
+        " heads)",
+        where,
+    )
+    need(
+        q.dtype == k.dtype == v.dtype,
+        f"attention: q, k, v are {q.dtype}, {k.dtype}, {v.dtype}; expected one dtype",
+        where,
+    )
+    return batch, q_len, k_len, d
 
 
 def keys_of_block(rows: int, head_dim: int) -> int:

@@ -92,6 +92,24 @@ def _said(given: Any) -> str:
     return f"{given!r} of {given.dtype}" if isinstance(given, Value) else repr(given)
 
 
+def check_causal(q_len: Size, k_len: Size, causal: bool, at: bool, window: int | None, where: str) -> None:
+    """at: whether keys are caches. SpecError where a query would see no key, or a window says nothing."""
+    if isinstance(q_len, int) and isinstance(k_len, int):
+        enough = k_len >= q_len
+        need(not at or enough, f"attention: {q_len} queries do not fit into caches of {k_len} rows", where)
+        need(
+            not causal or at or enough,
+            f"attention: causal needs at least as many keys as queries, given {k_len} and {q_len}",
+            where,
+        )
+    counted = isinstance(window, int) and not isinstance(window, bool) and window > 0
+    need(
+        window is None or ((causal or at) and counted),
+        f"attention: window is a positive int beside causal=True or at, given {window!r}",
+        where,
+    )
+
+
 def check_prefix(prefix: int | None, alone: bool, k_len: Size, where: str) -> None:
     """alone: whether the attention is causal, with neither a position nor a window."""
     counted = isinstance(prefix, int) and not isinstance(prefix, bool) and prefix > 0
