@@ -75,6 +75,8 @@ __all__ = sorted(_WHERE)
 
 
 def __getattr__(name: str) -> Any:
+    if name == "config":  # a module: what is set in it holds
+        return importlib.import_module("tilegen.config")
     if name not in _WHERE:
         raise AttributeError(_unknown(name), name=name)
     value = getattr(importlib.import_module(_WHERE[name]), name)

@@ -32,6 +32,12 @@ def test_dir_lists_the_public_names_and_no_others() -> None:
     assert set(names) == {*tg.__all__, "__version__"} == set(dir(tg))
 
 
+def test_what_is_set_is_found_without_an_import_of_its_own() -> None:
+    code = "import tilegen; tilegen.config.min_gain = 0; from tilegen import config; print(config.min_gain)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["0"]
+
+
 @pytest.mark.parametrize(
     ("name", "nearest"),
     [("log_softmin", "log_softmax"), ("Linear", "linear"), ("conv1d", "conv2d"), ("complie", "compile")],

@@ -212,6 +212,8 @@ def _of_value(value: Any) -> str:
         return f"a tensor of layout {value.layout}"
     if value.dtype not in (*HALF, *WHOLE, torch.float32):
         return f"a tensor of {value.dtype}"
+    if any(isinstance(n, int) and n == 0 for n in value.shape):
+        return "a tensor of no elements"
     return ""
 
 

@@ -12,6 +12,8 @@ from torch.utils import _pytree as pytree
 
 from tilegen.errors import ArgumentError
 
+WHOLE = torch.iinfo(torch.int32)
+
 
 @dataclass(frozen=True)
 class Leaf:
@@ -44,7 +46,8 @@ class Layout:
     dropped: tuple[int, ...] = ()
 
     def of(self, a: torch.Tensor) -> torch.Tensor:
-        a = a.int() if a.dtype is torch.int64 else a
+        if a.dtype is torch.int64:  # no number becomes another one that a table might have
+            a = a.clamp(WHOLE.min, WHOLE.max).int()
         return (a if self.order is None else a.permute(self.order)).squeeze(self.dropped).contiguous()
 
 

@@ -80,7 +80,7 @@ def _mm(t: Trace, x: Any, y: Any) -> View:
 
 def _factors(t: Trace, x: Any, y: Any) -> list[tuple[Value, bool]]:
     """Tensors of the same first dimensions, each with its last two turned or not: as they lie, or copies."""
-    found = [_as_it_lies(t, v) for v in (x, y)]
+    found = [None if isinstance(v, torch.Tensor) else _as_it_lies(v) for v in (x, y)]
     known = [f for f in found if f is not None]
     if len(known) == 2 and known[0][0].shape[:-2] == known[1][0].shape[:-2]:
         return known
@@ -89,9 +89,11 @@ def _factors(t: Trace, x: Any, y: Any) -> list[tuple[Value, bool]]:
     for v, f in zip((x, y), found, strict=True):
         if len(known) == 1 and f is not None:
             made.append(f)
-            continue
-        v = View.of(t.weight(v.contiguous())) if isinstance(v, torch.Tensor) else v
-        made.append((t.copied(_led(v, lead)).value, False))
+        elif isinstance(v, torch.Tensor):
+            first = v.shape[:-2] if lead is None else lead
+            made.append((t.weight(v.reshape(*first, *v.shape[-2:]).contiguous()), False))
+        else:
+            made.append((t.copied(_led(v, lead)).value, False))
     return made
 
 
@@ -101,11 +103,9 @@ def _led(x: View, lead: Sequence[Any] | None) -> View | Strided:
     return Strided.of(x).reshaped(sizes) if tuple(sizes) != tuple(x.shape) else x
 
 
-def _as_it_lies(t: Trace, x: Any) -> tuple[Value, bool] | None:
+def _as_it_lies(x: Any) -> tuple[Value, bool] | None:
     """The whole tensor that x is, all of its elements in their order but for its last two dimensions, and
     whether these are turned."""
-    if isinstance(x, torch.Tensor):
-        return t.weight(x.contiguous()), False
     for turned in (False, True):
         y = x.transposed(-1 % len(x.dims), -2 % len(x.dims)) if turned else x
         atoms, value = y.atoms, y.value

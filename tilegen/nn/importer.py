@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
 import sympy as sp
@@ -319,7 +320,7 @@ class _Spec:
         leaves = pytree.tree_leaves((args, kwargs))
         if not any(isinstance(a, (View, Strided)) for a in leaves):
             if isinstance(node.meta.get("val"), torch.Tensor) and any(isinstance(a, sp.Expr) for a in leaves):
-                raise NodeError(f"from_torch: {node.target} of no input, but of a size that moves", node)
+                raise NodeError(f"from_torch: {called(node)} of no input, but of a size that moves", node)
             compute: Any = node.target  # of weights or sizes alone
             return args[0] if self._stays_int8(node) else compute(*args, **kwargs)
         if node.target is aten.sym_size.int:
@@ -340,7 +341,7 @@ class _Spec:
             return TABLE[node.target](self, *args, **kwargs)
         except SpecError as error:
             stands = ".".join(self._where) or self.title
-            raise NodeError(f"from_torch: {node.target} in {stands}: {error}", node) from None
+            raise NodeError(f"from_torch: {called(node)} in {stands}: {error}", node) from None
 
     def _stays_int8(self, node: Node) -> bool:
         """Whether it converts int8 to what linears alone read, as their weights: these take it as it is."""
@@ -354,7 +355,10 @@ class _Spec:
         if isinstance(x := self.values[node], Strided):
             self._node = node
             order = (0, 2, 3, 1) if self.images and len(x.dims) == 4 else None
-            self.values[node] = self.copied(x, order)
+            try:
+                self.values[node] = self.copied(x, order)
+            except SpecError as error:
+                raise NodeError(f"from_torch: {called(node)}: {error}", node) from None
 
     # --- linears of the same rows ---------------------------------------------------------------------------
 
@@ -459,6 +463,11 @@ class _Spec:
         self.returned.setdefault(name, view.value)
         number = list(self.returned).index(name)
         return Returned(number, *view.layout(), dtype=dtype if whole else None)
+
+
+def called(node: Node) -> str:
+    """What a node calls, as its name: of a Python function no address."""
+    return node.target.__name__ if isinstance(node.target, FunctionType) else str(node.target)
 
 
 def _into_functions(node: Node) -> bool:

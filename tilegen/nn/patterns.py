@@ -300,7 +300,7 @@ def _matches(pattern: Any, given: Any, found: dict[str, Any]) -> bool:
             given = _as_slice(given) if target is aten.slice.Tensor else given
             if not isinstance(given, (Node, Pattern)) or len(given.args) < len(arguments):
                 return False
-            if ALIKE.get(given.target, given.target) != target:
+            if ALIKE.get(given.target, given.target) != target or _says_more(given, len(arguments)):
                 return False
             orders = [given.args[: len(arguments)]]
             if target in (aten.mul.Tensor, aten.add.Tensor):
@@ -309,6 +309,17 @@ def _matches(pattern: Any, given: Any, found: dict[str, Any]) -> bool:
         case list():
             return isinstance(given, (list, tuple)) and _all(pattern, given, found)
     return bool(pattern == given)
+
+
+def _says_more(given: Node | Pattern, count: int) -> bool:
+    """Whether it has arguments behind the first ones that change what it computes, such as a sum's alpha or a
+    step of a slice. In which type it sums does not."""
+    if isinstance(given, Pattern):
+        return len(given.args) > count
+    arguments = given.target._schema.arguments  # type: ignore[union-attr]
+    usual = {a.name: a.default_value for a in arguments}
+    more = {a.name: v for a, v in zip(arguments[count:], given.args[count:], strict=False)}
+    return any(name != "dtype" and v != usual[name] for name, v in {**more, **given.kwargs}.items())
 
 
 def _as_slice(given: Any) -> Any:

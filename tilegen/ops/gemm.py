@@ -10,6 +10,7 @@ from typing import Any
 
 from tilegen.frontend.attributes import Attributes
 from tilegen.frontend.call import call, number, tensors
+from tilegen.frontend.dims import dims_of
 from tilegen.frontend.program import INT8, PAIRED, Size, numbers_of
 from tilegen.frontend.value import OPERATORS, Value, caller
 from tilegen.ops.base import (
@@ -153,8 +154,8 @@ def matmul(
     of one dtype, summed in float32.
 
     Raises:
-        SpecError: an operand has fewer than two dimensions, or inner sizes, batch dimensions or dtypes
-            differ.
+        SpecError: an operand has fewer than two dimensions, inner sizes, batch dimensions or dtypes differ,
+            or N or K moves.
     """
     where = caller()
     tensors("matmul", where, a=a, b=b)
@@ -172,6 +173,12 @@ def matmul(
         where,
     )
     need(a.dtype == b.dtype, f"matmul: a is {a.dtype}, b is {b.dtype}; expected one dtype", where)
+    need(
+        not dims_of((k, n)),
+        f"matmul: {k} numbers are summed for {n} columns, and a size that moves is among these; expected it"
+        " among the rows or the batch",
+        where,
+    )
     batch: Size = 1
     for size in a.shape[:-2]:
         batch = batch * size
