@@ -34,7 +34,7 @@ from tilegen.frontend.dims import filled
 from tilegen.frontend.program import Program
 from tilegen.nn import patterns
 from tilegen.nn.aten_choices import COMPARISONS
-from tilegen.nn.importer import NodeError, called
+from tilegen.nn.importer import NodeError, name_of
 
 LOGGER = "tilegen.backend"
 log = logging.getLogger(LOGGER)
@@ -287,7 +287,7 @@ def _trimmed(part: tuple[Node, ...]) -> tuple[Node, ...]:
 def _losers(region: Region, paid: Gain, names: Mapping[str, Node]) -> dict[Node, str]:
     """Nodes that a region is better off without, and why; an op that the spec alone has asked for stays."""
     asked = _asked(region, paid.losers, names)
-    return {node: f"{called(node)}: {paid.losers[op]}" for node, op in asked.items()}
+    return {node: f"{name_of(node)}: {paid.losers[op]}" for node, op in asked.items()}
 
 
 def _asked(region: Region, ops: Iterable[str], names: Mapping[str, Node]) -> dict[Node, str]:

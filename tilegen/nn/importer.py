@@ -320,7 +320,7 @@ class _Spec:
         leaves = pytree.tree_leaves((args, kwargs))
         if not any(isinstance(a, (View, Strided)) for a in leaves):
             if isinstance(node.meta.get("val"), torch.Tensor) and any(isinstance(a, sp.Expr) for a in leaves):
-                raise NodeError(f"from_torch: {called(node)} of no input, but of a size that moves", node)
+                raise NodeError(f"from_torch: {name_of(node)} of no input, but of a size that moves", node)
             compute: Any = node.target  # of weights or sizes alone
             return args[0] if self._stays_int8(node) else compute(*args, **kwargs)
         if node.target is aten.sym_size.int:
@@ -341,7 +341,7 @@ class _Spec:
             return TABLE[node.target](self, *args, **kwargs)
         except SpecError as error:
             stands = ".".join(self._where) or self.title
-            raise NodeError(f"from_torch: {called(node)} in {stands}: {error}", node) from None
+            raise NodeError(f"from_torch: {name_of(node)} in {stands}: {error}", node) from None
 
     def _stays_int8(self, node: Node) -> bool:
         """Whether it converts int8 to what linears alone read, as their weights: these take it as it is."""
@@ -353,12 +353,18 @@ class _Spec:
         """Elements that no map says are copied for what reads them: four dimensions of a model of images as
         one."""
         if isinstance(x := self.values[node], Strided):
-            self._node = node
             order = (0, 2, 3, 1) if self.images and len(x.dims) == 4 else None
-            try:
-                self.values[node] = self.copied(x, order)
-            except SpecError as error:
-                raise NodeError(f"from_torch: {called(node)}: {error}", node) from None
+            self.values[node] = self._copied_for(node, name_of(node), x, order)
+
+    def _copied_for(
+        self, node: Node, what: str, x: View | Strided, order: Sequence[int] | None = None
+    ) -> View:
+        """As copied, in a node's name. NodeError where no copy says it."""
+        self._node = node
+        try:
+            return self.copied(x, order)
+        except SpecError as error:
+            raise NodeError(f"from_torch: {what}: {error}", node) from None
 
     # --- linears of the same rows ---------------------------------------------------------------------------
 
@@ -448,11 +454,7 @@ class _Spec:
             told = f"from_torch: the result {given} is {dtype}, its spec's {view.value.dtype}"
             raise NodeError(told, given)
         if any(not a.place for a in view.atoms):  # the same again and again
-            self._node = given
-            try:
-                view = self.copied(view)
-            except SpecError as error:
-                raise NodeError(f"from_torch: the result {given}: {error}", given) from None
+            view = self._copied_for(given, f"the result {given}", view)
         tensor = view.value.builder.tensors[view.value.tensor]
         if view.value.columns is not None or view.value.flattened or tensor.role != "intermediate":
             if whole:
@@ -465,8 +467,8 @@ class _Spec:
         return Returned(number, *view.layout(), dtype=dtype if whole else None)
 
 
-def called(node: Node) -> str:
-    """What a node calls, as its name: of a Python function no address."""
+def name_of(node: Node) -> str:
+    """Of what a node calls: of a Python function no address."""
     return node.target.__name__ if isinstance(node.target, FunctionType) else str(node.target)
 
 
